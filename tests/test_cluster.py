@@ -237,6 +237,11 @@ def test_no_field_is_forgotten():
         ({"jobs": [{**PREDICTED, "steps": 5}]}, "steps: the scenario's run says how long it is"),
         ({"jobs": [{**PREDICTED, "time": "5 h"}]}, "time: the scenario's run says how long it is"),
         ({"jobs": [{**PREDICTED, "devices": 4}]}, "jobs[0]"),
+        (
+            {"jobs": [{"devices": 8, "time": "1 h", "scenario": {**TRAINING, "system": {"devices": 8}}}]},
+            "devices: the scenario says system.devices; leave one of them out",
+        ),
+        ({"jobs": [{"time": "1 h", "scenario": {**TRAINING, "strategy": "tp2"}}]}, "or say how many devices the job needs"),
         ({"jobs": [{"scenario": {**TRAINING, "system": "dgx-a100"}, "time": "1 h"}]}, "it runs on dgx-a100, and the cluster is of"),
         ({"power_cap": "1 kW"}, "power_cap: the devices draw 1.6 kW at rest, more than 1 kW"),
         ({"power_cap": "9 kW"}, "power_cap: with one job of 12 devices alone the cluster draws 11.2 kW; raise the cap"),

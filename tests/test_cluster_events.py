@@ -1,5 +1,6 @@
 """Clusters by events: a naive second scheduler, Erlang's formula, and the laws of every policy."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -239,3 +240,12 @@ def test_a_slice_that_nothing_is_done_in_and_a_job_without_room_are_refused():
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_jobs_at_all(kind):
     assert len(run(jobs_of(0), kind).stays.job) == 0
+
+
+@pytest.mark.parametrize("quantum", [0.1, 0.3, 0.7, 0.9, 20.1, 33.3])
+def test_slices_of_any_length_end(quantum):
+    """The end of slice k, over the length of a slice, may be rounded below k."""
+    two = jobs_of(2, arrival=np.zeros(2), devices=np.full(2, 8), time=np.full(2, 40 * quantum), save=np.zeros(2))
+    found = run(dataclasses.replace(two, load=np.zeros(2)), "gang", devices=8, quantum=quantum)
+    assert found.stays.end.max() == pytest.approx(80 * quantum)
+    assert len(found.stays.end) >= 70  # in turn

@@ -239,6 +239,35 @@ def test_results_draw_themselves(names, guess):
     assert "Picture(" in repr(eval(guess, dict(names)))
 
 
+@pytest.mark.parametrize(
+    ("varied", "options"),
+    [
+        ({"zero": [0, 1]}, {"zero": 1}),
+        ({"sequence_parallel": [False, True]}, {"sequence_parallel": True}),
+        ({"offload": ["activations"]}, {"offload": "activations"}),
+    ],
+)
+def test_sweeps_of_options_are_predictions(varied, options):
+    start = crossflow.from_dict({"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"})
+    found = crossflow.sweep(start, tp=[np.int64(4)], **varied)
+    assert found.step_time[-1] == crossflow.predict(start, tp=4, **options).step_time
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({"tp": [2]}, {"tp": [4]}), ({"workload.global_batch": [8]}, {"batch": [16]}), ({"nodes": [1], "system.nodes": [2]}, {})],
+)
+def test_a_setting_is_swept_once(values, named):
+    start = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+    with pytest.raises(TypeError, match="twice"):
+        crossflow.sweep(start, values, **named)
+
+
+def test_a_comparison_seeks_the_strategy():
+    with pytest.raises(CrossflowError, match="leave strategy out"):
+        crossflow.compare("llama3-8b", "dgx-h100,dgx-a100", devices=8, tp=8)
+
+
 def test_functions_stay_functions_when_packages_of_their_names_are_imported():
     from crossflow.answers.search.driver import search as inner
     from crossflow.answers.study.run import run_study

@@ -28,7 +28,7 @@ DOORS = {
     "strategy.legality": ("plan_problem",),
     "strategy.levels": ("Hierarchies",),
     "strategy.mesh": ("BLOCKS", "FARS", "Mesh", "OFFLOADS", "ORDER", "RECOMPUTE", "REPEATED", "RankBlock", "Recompute", "Role", "Type",
-        "divisors", "said", "sizes_text"),
+        "divisors", "sizes_text"),
     "strategy.notation": ("DEGREES", "PAPER_KEYS", "PLAN_KEYS", "is_by_types", "opened", "parse_any"),
     "strategy.plan": ("OWN_TENSOR", "Plan"),
     "strategy.reading": ("ANY", "AUTO", "AnyStrategy", "GIVEN", "Workload", "as_text", "engine_devices", "engine_plans",

@@ -17,7 +17,7 @@ from crossflow.answers.scenario import Scenario, check_strategy, scenario_docume
 from crossflow.answers.score import Score
 from crossflow.base import files
 from crossflow.base.arrays import Array
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import load_of, operation_of, run_cost
@@ -96,6 +96,8 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
     if own is None or (isinstance(own, dict) and "template" not in own):
         data = {**data, "system": {**{key: value for key, value in whole.items() if key not in ("devices", "nodes")}, **(own or {})}}
         if spec.devices is not None:
+            if said := sorted({"devices", "nodes"} & (own or {}).keys()):
+                raise CrossflowError(f"devices: the scenario says system.{said[0]}; leave one of them out")
             data["system"]["devices"] = spec.devices.number
     elif spec.devices is not None:
         raise CrossflowError("devices: the scenario's system says it; leave it out")
@@ -105,8 +107,13 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
         data = {**data, "run": {"steps": spec.steps}}
     if spec.time is not None and data.get("run") is not None:
         raise CrossflowError("time: the scenario's run says how long it is; leave one of them out")
-    scenario = from_dict(data, name, base)
-    check_strategy(scenario)
+    try:
+        scenario = from_dict(data, name, base)
+        check_strategy(scenario)
+    except StrategyError as error:
+        if own is None and spec.devices is None:
+            raise CrossflowError(f"{error}; or say how many devices the job needs, such as devices: 8") from None
+        raise
     return scenario
 
 

@@ -87,11 +87,17 @@ def sweep(
 
 def _by_path(source: ScenarioSource, values: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """What is varied by path, keywords among it, with degrees as strategies."""
-    given = {**plain_names("sweep", values), **named}
+    by_name = plain_names("sweep", values)
+    if twice := [key for key in by_name if key in named]:
+        raise TypeError(f"sweep() was given '{twice[0]}' twice, among its values and as a keyword; give one of them")
+    given = {**by_name, **named}
     if set(given) & set(OF_STRATEGY):
         given = varied_degrees("sweep", given, data_of(source).get("system"))
     keywords = {key: value for key, value in given.items() if key not in values or key in named}
-    return {**short_paths("sweep", {key: one for key, one in given.items() if key not in keywords}), **paths("sweep", keywords)}
+    by_path, by_keyword = short_paths("sweep", {key: one for key, one in given.items() if key not in keywords}), paths("sweep", keywords)
+    if twice := [path for path in by_path if path in by_keyword]:
+        raise TypeError(f"sweep() was given {twice[0]} twice, among its values and as a keyword; give one of them")
+    return {**by_path, **by_keyword}
 
 
 def _together(name: str, given: Together) -> Together:

@@ -284,7 +284,7 @@ def compare(
     devices, batch, named = _once(devices, batch, plain_names("compare", named))
     systems = _systems(model, on)
     known = prices_of(prices, systems)
-    rent, texts = _budget(devices, budget), (*as_settings(settings), *_keywords(named))
+    rent, texts = _budget(devices, budget), _open((*as_settings(settings), *_keywords(named)))
     asked = [_Asked(model=model, system=name, task=task, batch=batch, settings=_priced(texts, known.get(name))) for name in systems]
     made = [one.best(devices, rent) for one in asked]
     if not any(row.prediction for row, *_ in made):
@@ -300,6 +300,14 @@ def compare(
         assumptions=tuple(dict.fromkeys(sentence for _, assumed, _ in made for sentence in assumed)),
         notes=(*why, *kept, *_told_ties(rows), *_what_helps(rows, model, task)),
     )
+
+
+def _open(settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Settings as they are; CrossflowError for a strategy among them, which a comparison seeks itself."""
+    for path, _, value in (text.partition("=") for text in settings):
+        if path.partition(".")[0] == "strategy" and value != "auto":
+            raise CrossflowError(f"compare seeks the best plan of each system; leave {path} out, or predict with it")
+    return settings
 
 
 def _nowhere(made: Sequence[tuple[ComparedSystem, tuple[str, ...], CrossflowError | None]]) -> CrossflowError:

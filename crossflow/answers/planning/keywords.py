@@ -13,8 +13,8 @@ from crossflow.answers.scenario import ScenarioFile
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.results import public
-from crossflow.parallel.strategy.mesh import said
 from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS
+from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.spec import MODELS
 
 # What flags of Megatron-LM, vLLM, torchtitan, DeepSpeed and launchers, or benchmarks of services, call the same setting.
@@ -117,7 +117,13 @@ def short_paths(function: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     short = {key: SAME.get(key, key) for key, value in values.items() if not isinstance(value, Mapping) and "." not in key}
     known = (*INSTEAD, *SHORT, *_WORKLOAD)
-    return {_path(function, short[key]) if short.get(key) in known else key: value for key, value in values.items()}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        path = _path(function, short[key]) if short.get(key) in known else key
+        if path in found:
+            raise TypeError(f"{function}() was given {path} twice, once as '{key}'; give one of them")
+        found[path] = value
+    return found
 
 
 def settled(function: str, degrees: Mapping[str, Any], section: Any, strategy: Any) -> dict[str, Any]:
@@ -168,5 +174,11 @@ def varied_degrees(function: str, varied: Mapping[str, Any], section: Any) -> di
             "strategies: strategy=['tp4-dp2', 'tp8']"
         )
     lists = [list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value] for value in degrees.values()]
-    each = (with_rest(dict(zip(degrees, values, strict=True)), section) for values in itertools.product(*lists))
-    return {**rest, "strategy": ["-".join(said({key: value for key, value in one.items() if value != 1})) or "dp1" for one in each]}
+    singles = [[plain(one) for one in values] for values in lists]
+    each = (with_rest(dict(zip(degrees, values, strict=True)), section) for values in itertools.product(*singles))
+    return {**rest, "strategy": [_text_of(one) for one in each]}
+
+
+def _text_of(degrees: Mapping[str, Any]) -> Any:
+    """Degrees and options of a transformer as text that reads back as itself; those of graphs of kernels as they are."""
+    return dict(degrees) if set(degrees) & set(PAPER_KEYS) else str(plan_of(degrees))

@@ -58,7 +58,7 @@ class ClusterState:
         heapq.heapify(self.heap)
         self.slack = 0.0 if np.isinf(room.power_cap) else 1e-9 * room.power_cap  # what rounding may take of the power
         self.movable: Counter[int] = Counter()  # running jobs whose devices may be taken, by priority
-        self.ticking = False
+        self.ticking, self.slice = False, 0  # whether the end of the slice is an event, and the number of the last such slice
 
     def fits(self, job: int, *, beside: tuple[float, float] = (0, 0.0)) -> bool:
         """Whether there are devices and power for a job, others beside those that are free among them."""
@@ -135,7 +135,9 @@ class ClusterState:
         """The end of the slice, if anyone waits for it."""
         if self.policy.kind == "gang" and len(self.line) and not self.ticking:
             self.ticking = True
-            heapq.heappush(self.heap, ((self.now // self.policy.quantum + 1.0) * self.policy.quantum, TICK, -1, 0))
+            # Counted in whole slices: the quotient of the end of a slice may be rounded to the one that it ends.
+            self.slice = max(self.slice, int(self.now // self.policy.quantum)) + 1
+            heapq.heappush(self.heap, (self.slice * self.policy.quantum, TICK, -1, 0))
 
 
 def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> ScheduledCluster:
