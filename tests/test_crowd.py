@@ -179,6 +179,7 @@ def test_a_rank_that_another_stands_for_is_not_changed_alone(folder, both):
         crossflow.trace(folder, whole=6, what_if=f"rank[{alone}]+1ms")
 
 
+@pytest.mark.thorough
 def test_many_predicted_ranks_are_read_whole(capsys, tmp_path):
     assert main(["timeline", str(ROOT / "docs" / "examples" / "pipeline.yaml"), "-o", str(tmp_path / "ranks"), "-q"]) == 0
     capsys.readouterr()

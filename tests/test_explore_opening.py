@@ -188,6 +188,7 @@ def test_the_file_of_a_study_opens_its_results(here, capsys):
 # ------------------------------------------------------------------------------------------ traces
 
 
+@pytest.mark.thorough
 def test_a_trace_shows_its_ranks_and_replays_changes():
     app = opened(str(TRACE))
     start = app.start()

@@ -271,6 +271,7 @@ def test_dynamo_has_the_router_and_both_pools():
         crossflow.export(one, "vllm")
 
 
+@pytest.mark.thorough
 def test_requests_go_with_a_model_and_a_system(tmp_path):
     path = tmp_path / "chat.yaml"
     path.write_text(json.dumps(scenario().document.data), encoding="utf-8")

@@ -127,6 +127,7 @@ def test_designs_keep_the_rule(name):
             assert ends["from"] <= designs()[name][path] <= ends["to"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_search_finds_the_design_again():
     """A shorter search ends beside it, and libraries of linear algebra promise no last digits: what comes out of it is compared."""

@@ -114,6 +114,7 @@ def test_alternatives_are_found():
     assert {"record", "parameters", "node_load"} & {name for kind in KINDS for name in alternatives(kind)} == set()
 
 
+@pytest.mark.cases(20)
 @pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind in KINDS for key in alternatives(kind)])
 def test_a_commented_alternative_is_accepted_where_it_is_uncommented(kind, key, tmp_path, monkeypatch):
     keys = next((keys for keys in TOGETHER if key in keys), (key,))

@@ -275,6 +275,7 @@ def test_the_picture_has_the_losses_of_the_first_search(searched):
     assert len(draws.others) == len(draws.cases) == 4
 
 
+@pytest.mark.thorough
 def test_more_workers_and_a_run_that_goes_on_give_the_same_bytes(searched, tmp_path):
     given = study(**SEARCHED, plots=[{"kind": "losses", "name": "losses"}])
     whole = contents(searched.out)

@@ -157,6 +157,7 @@ def lightly(light, tmp_path_factory):
     return run
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
