@@ -59,10 +59,10 @@ class LinkStream:
     def busy(self) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         """Share of the time of messages inside a node, and of those between nodes, in which they keep both tiers' links busy. [1]"""
         within, out, beside = (
-            np.minimum(share_of(self.use[i], self.use[of]), 1.0)
+            np.minimum(share_of(self.use[i], self.use[of]), 1.0) if self.use[i].any() else NOTHING
             for i, of in ((INSIDE_BUSY, INSIDE), (OUTSIDE_BUSY, OUTSIDE), (BESIDE_BUSY, OUTSIDE))
         )
-        return (within, np.zeros_like(within)), (beside, out)
+        return (within, NOTHING), (beside, out)
 
 
 def longest_busy(*uses: LinkUse) -> Array:
@@ -84,9 +84,13 @@ def beside(one: LinkStream, other: LinkStream, apart: Array) -> tuple[Array, Lin
     finite = np.isfinite(one.time) & np.isfinite(other.time) & np.isfinite(apart)
     overlap = np.where(finite, np.clip(one.time + other.time - apart, 0.0, np.minimum(one.time, other.time)), 0.0)
     use, added = one.use + other.use, np.zeros(overlap.shape)
-    for first, (mine, kept, spare) in enumerate(zip(one.under_way, one.busy, one.spare, strict=True)):
-        for second, (theirs, held) in enumerate(zip(other.under_way, other.busy, strict=True)):
+    mine_by_tier = [(i, *each) for i, each in enumerate(zip(one.under_way, one.busy, one.spare, strict=True)) if each[0].any()]
+    theirs_by_tier = [(i, *each) for i, each in enumerate(zip(other.under_way, other.busy, strict=True)) if each[0].any()]
+    for first, mine, kept, spare in mine_by_tier:
+        for second, theirs, held in theirs_by_tier:
             slower = np.clip(np.maximum(kept[0] + held[0], kept[1] + held[1]) - 1.0, 0.0, 1.0)
+            if first != second and not slower.any():  # on links of their own
+                continue
             meets = overlap * share_of(theirs, other.time)  # time of the other's messages while the first goes on
             absorbed = np.minimum(spare, slower * mine)
             added = added + meets * share_of(slower * mine - absorbed, one.time - absorbed)
