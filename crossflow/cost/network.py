@@ -304,16 +304,19 @@ class Wires:
         found = np.zeros((USES, *time.shape))
         if not group.several or not time.any():
             return found
-        twice = self.time(collective, 2.0 * size, group)
-        with np.errstate(invalid="ignore"):
-            busy = np.where(np.isfinite(time), np.clip(twice - time, 0.0, time), 0.0)
         near = np.minimum(group.size, self.node) if self.network.intra.fabric == "nvl72" else group.per_node
         out, beside = np.broadcast_to(group.size > near, time.shape), np.zeros(1)
         inside, outside = (self._meeting(level) for level in ("intra", "inter"))
-        if self.network.intra.fabric in BONDED and inside and outside:
+        within, between = ~out & inside, out & outside
+        leaves = between.any()
+        if not (leaves or within.any()):
+            return found
+        twice = self.time(collective, 2.0 * size, group)
+        with np.errstate(invalid="ignore"):
+            busy = np.where(np.isfinite(time), np.clip(twice - time, 0.0, time), 0.0)
+        if leaves and inside and self.network.intra.fabric in BONDED:
             sent = sent_bytes(collective, np.asarray(size, dtype=float), group.size, near)[0]
             beside = np.minimum(divide(sent, self.fabric.switched), busy)
-        within, between = ~out & inside, out & outside
         for row, kept, values in (
             (INSIDE, within, time), (OUTSIDE, between, time), (INSIDE_BUSY, within, busy), (OUTSIDE_BUSY, between, busy),
             (BESIDE_BUSY, between, beside),
