@@ -430,6 +430,8 @@ def test_the_longest_queue_is_of_all_engines_together(engines):
     kinds = [KindTally(engines=engines, energy_of=lambda *rows: table().energy(*rows[:4]))]
     stream = replay_tallied(trace, pool(trace, [made() for _ in range(engines)], "round_robin"), None, None, kinds)
     assert stream.peak_queue == found.peak_queue
+    alone = through(poisson(1.0, 1), made(), route="round_robin")
+    assert alone.peak_queue == alone.jumps[0].queue.max() == 0
 
 
 def test_running_statistics_keep_no_requests():

@@ -187,7 +187,8 @@ class _TraceRun:
         self.where[ticket.index] = i
         before = actor.ends
         taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
-        self._see_queues(place, self.coupled if isinstance(actor, Lockstep) else 1)
+        if actor.ends != now:  # else it may begin at once, and does not wait
+            self._see_queues(place, self.coupled if isinstance(actor, Lockstep) else 1)
         if not taken:
             self._follow(ticket, now)
         elif actor.ends != before:
