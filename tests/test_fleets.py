@@ -1,6 +1,7 @@
 """Engines of several speeds, that fail, start and stop, and whose keys and values share links."""
 
 import copy
+import functools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -400,13 +401,37 @@ def test_running_statistics_are_those_of_all_requests(route, monkeypatch):
     assert kind.busy.tolist() == pytest.approx([jumps.busy for jumps in whole.jumps])
     assert kind.steps == sum(jumps.steps.sum() for jumps in whole.jumps)
     assert kind.read == trace.prompt.sum()
-    assert kind.peak_queue == max(jumps.queue.max() for jumps in whole.jumps)
     for name, values in whole.times.items():
         exact = np.sort(values[np.isfinite(values)])
         assert found.times[name].all.mean == pytest.approx(exact.mean())
         for share in (0.5, 0.9, 0.99):
             assert found.times[name].all.quantile(share) == pytest.approx(exact[int(np.ceil(share * len(exact))) - 1], rel=1.001 * ERROR)
     assert found.gaps.total == whole.gaps.sum()
+
+
+def _most_at_once(found):
+    """Requests between arrival and admission at once, at most, of those that are not admitted as they arrive."""
+    late = found.begun > found.arrival
+    times = np.concatenate([found.arrival[late], found.begun[late]])
+    change = np.repeat([1, -1], late.sum())
+    return np.cumsum(change[np.lexsort((-change, times))]).max()
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+def test_the_longest_queue_is_of_all_engines_together(engines):
+    """As times of requests say, and of one engine as its jumps do; no shorter than the mean one."""
+    trace, made = poisson(60.0, 300), functools.partial(replica, table(), requests=4)
+    found = through(trace, *(made() for _ in range(engines)), route="round_robin")
+    begin, end = found.window
+    each = [jumps.queue.max() for jumps in found.jumps]
+    assert found.peak_queue == _most_at_once(found) > 20
+    assert found.peak_queue == each[0] if engines == 1 else max(each) < found.peak_queue <= sum(each)
+    assert found.waits.sum() / (end - begin) <= found.peak_queue
+    kinds = [KindTally(engines=engines, energy_of=lambda *rows: table().energy(*rows[:4]))]
+    stream = replay_tallied(trace, pool(trace, [made() for _ in range(engines)], "round_robin"), None, None, kinds)
+    assert stream.peak_queue == found.peak_queue
+    alone = through(poisson(1.0, 1), made(), route="round_robin")
+    assert alone.peak_queue == alone.jumps[0].queue.max() == 0
 
 
 def test_running_statistics_keep_no_requests():

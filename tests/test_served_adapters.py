@@ -1,5 +1,6 @@
 """Services with many low-rank adapters beside one model: thin products of groups, memory, loads of adapters that have no slot."""
 
+import heapq
 from itertools import pairwise
 
 import numpy as np
@@ -133,6 +134,62 @@ def test_replays_agree_with_the_steady_state_and_load_what_has_no_slot():
     assert few.latency["ttft_s"]["mean"] > all_.latency["ttft_s"]["mean"]
     assert few.to_dict()["adapter_loads"] == few.found.loads
     assert crossflow.serve(scenario(requests=drawn)).to_dict()["adapter_loads"] is None
+
+
+def test_fewer_slots_never_answer_more_requests():
+    slots = {"workload.serving.adapters.slots": [1, 2, 8, 16, 24, 32, 64]}
+    for skew in (0.0, 1.0):
+        row = {"count": 64, "skew": skew, "slots": 2}
+        found = evaluate(scenario(row, global_batch=64), slots).serving["request_throughput_per_s"].tolist()
+        assert all(one <= other * (1.0 + 1e-4) for one, other in pairwise(found))
+        assert found[0] < 0.3 * found[-1]
+    waits = evaluate(scenario(row, serving={"arrival_rate": "5 1/s"}), slots).serving["ttft_s"]
+    assert waits[0] > waits[1] > waits[2]
+
+
+@pytest.mark.parametrize(("slots", "skew"), [(2, 0.0), (4, 1.0)])
+def test_requests_wait_for_slots_as_in_a_replay(slots, skew):
+    row = {"count": 64, "slots": slots, "skew": skew}
+    closed = steady(row, global_batch=48)
+    found = crossflow.serve(scenario(row, requests={"users": {"number": 48}, "count": 600, "prompt": 500, "output": 200, "seed": 1}))
+    assert found.latency["tpot_s"]["mean"] == pytest.approx(closed["tpot_s"], rel=0.05)
+    assert found.latency["ttft_s"]["mean"] == pytest.approx(closed["ttft_s"], rel=0.13)
+
+
+def test_waits_for_slots_are_those_of_events():
+    """Slots by events: an adapter keeps its own while it has requests, and the one whose first request came first has the next."""
+    mix, rng = AdapterMix(count=40, share=1.0, skew=0.0, slots=4), np.random.default_rng(1)
+    arrival, kind, stay = np.cumsum(rng.exponential(0.05, 20_000)), rng.integers(0, 40, 20_000), 1.0
+    until, queue, waits, free = {}, {}, [], 4
+    events = [(time, 0, int(one)) for time, one in zip(arrival.tolist(), kind.tolist(), strict=True)]
+    heapq.heapify(events)
+    while events:
+        now, ended, one = heapq.heappop(events)
+        if ended:
+            if until[one] > now:
+                continue
+            del until[one]
+            free += 1
+        elif one in until:
+            waits.append(0.0)
+            until[one] = now + stay
+            heapq.heappush(events, (now + stay, 1, one))
+        else:
+            queue.setdefault(one, []).append(now)
+        while free and queue:
+            one = next(iter(queue))
+            waits.extend(now - time for time in queue.pop(one))
+            free -= 1
+            until[one] = now + stay
+            heapq.heappush(events, (now + stay, 1, one))
+    assert np.mean(waits[5000:]) == pytest.approx(float(mix.wait(np.full(1, 20.0), np.ones(1))[0]), rel=0.1)
+
+
+def test_loads_from_the_host_are_said_to_be_left_out():
+    said = "loads of adapters from the host are counted in replays only"
+    assert [any(said in note for note in crossflow.predict(scenario(row)).notes) for row in ({"count": 8, "slots": 2}, {"count": 8})] == [
+        True, False,
+    ]  # fmt: skip
 
 
 def test_prompts_share_blocks_only_with_those_of_their_adapter():

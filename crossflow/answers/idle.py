@@ -94,6 +94,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     yield from (f"{path} changes nothing here: {why}" for path, why in untimely.items())
     yield from _of_model(scenario)
     yield from between_nodes(scenario)
+    yield from _loads(scenario)
     planned = {"strategy.placement"} if isinstance(scenario.strategy, Plan) else set()  # one of its options
     for place, why in SETTINGS.items():
         if place in planned or (place == "system.operation" and scenario.system.pools):  # a price is one of several there
@@ -300,3 +301,11 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, (float, np.floating)):
         return bool(np.isclose(one, other, rtol=1e-12, atol=0.0, equal_nan=True))
     return bool(one == other)
+
+
+def _loads(scenario: Scenario) -> Iterator[str]:
+    """What to say where adapters come and go, which takes no time in closed form."""
+    workload = scenario.workload
+    served = workload.serving.adapters if isinstance(workload, TransformerSpec) and scenario.requests is None else None
+    if served is not None and served.slots is not None and served.slots < served.count:
+        yield "workload.serving.adapters.slots: loads of adapters from the host are counted in replays only (crossflow serve)"

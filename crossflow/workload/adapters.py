@@ -41,6 +41,7 @@ MATRICES: Mapping[AdapterTarget, tuple[str, ...]] = {
     "query": ("query", "query_key_value"), "key": JOINED, "value": JOINED, "output": ("output",),
     "mlp": ("up", "down"), "experts": ("shared_up", "shared_down", "expert_up", "expert_down"),
 }  # fmt: skip
+MOST_IN_WORK, NEWTON = 40.0, 60  # requests of an adapter in work beyond which it never ends, and steps of Newton's method. [1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,47 @@ class AdapterMix:
             min(float(-np.expm1(many * np.log1p(-used_by(count, share, skew))).sum()), slots) for count, share, skew, slots, many in rows
         ]
         return np.array(found)[place.ravel()].reshape(columns[0].shape)
+
+    def wait(self, rate: Array, stay: Array) -> Array:
+        """Mean time that requests of an engine wait for a slot of their adapter, shape of the arguments. [s]
+
+        Parameters
+        ----------
+        rate : requests that come in a second, at random. [1/s]
+        stay : time for which a request needs the slot, T. [s]
+
+        >>> one = np.ones(1)
+        >>> few, all_ = (AdapterMix(count=4, share=1.0, skew=0.0, slots=slots).wait(4.0 * one, one) for slots in (1, 4))
+        >>> round(float(few[0]), 2), float(all_[0])
+        (1.86, 0.0)
+        """
+        columns = np.broadcast_arrays(*map(np.asarray, (self.count, self.share, self.skew, self.slots, rate, stay)))
+        found = [_wait(*map(float, row)) for row in zip(*(column.ravel() for column in columns), strict=True)]
+        return np.array(found).reshape(columns[0].shape)
+
+
+def _wait(count: float, share: float, skew: float, slots: float, rate: float, stay: float) -> float:
+    """Mean time for a slot, of all requests. [s]
+
+    Requests for adapter i come at random, l_i a second. Its first one waits W; those that come meanwhile go on with it, those that come
+    later at once, until nobody uses it: a busy period B_i = (exp(l_i T) - 1) / l_i of a service with any number of servers (Takacs,
+    Introduction to the Theory of Queues, 1962). It has a slot for a share B_i / (1 / l_i + W + B_i) of the time. Where these add up to more
+    than the slots with W = 0, that W is found with which they are all used (Newton's method, from the left of a convex function). Without
+    W the sum is the mean number of different adapters in work. Waits by mere chance, while a slot is free in the mean, are left out.
+    """
+    used = used_by(count, share, skew)
+    if slots >= count or rate <= 0.0:
+        return 0.0
+    each = rate * used
+    busy, wait = np.expm1(np.minimum(each * stay, MOST_IN_WORK)), 0.0
+    for _ in range(NEWTON):
+        whole = 1.0 + each * wait + busy
+        more = float((busy / whole).sum()) - slots
+        if more <= 1e-9 * slots:
+            break
+        wait += more / float((busy * each / whole**2).sum())
+    waiting = (each * wait + (each * wait) ** 2 / 2.0) / (1.0 + each * wait + busy)  # of each adapter, in the mean
+    return float(waiting.sum()) / rate
 
 
 def used_by(count: float, share: float, skew: float) -> Array:

@@ -186,10 +186,9 @@ class ReplayFigures:
 
     @functools.cached_property
     def queue(self) -> Mapping[str, float]:
-        """Requests that wait for an engine that has others, in the mean of the run and at most. [1]"""
+        """Requests that wait at all engines together, in the mean of the run and at most. [1]"""
         waits = self.found.waits
-        longest = max((float(jumps.queue.max(initial=0.0)) for _, jumps in self.run.engines), default=0.0)
-        return {"mean": float(np.nansum(waits)) / self.span, "peak": longest, "mean_wait_s": float(np.nanmean(waits))}
+        return {"mean": float(np.nansum(waits)) / self.span, "peak": float(self.found.peak_queue), "mean_wait_s": float(np.nanmean(waits))}
 
     # ---------------------------------------------------------------------------------------- energy and money
 

@@ -299,10 +299,9 @@ class StreamedRequests(ServedRequests):
 
     @functools.cached_property
     def queue(self) -> Mapping[str, float]:
-        """Requests that wait for an engine that has others, in the mean of the run and at most. [1]"""
+        """Requests that wait at all engines together, in the mean of the run and at most. [1]"""
         tally = self._tally
-        longest = max(kind.peak_queue for kind in tally.kinds)
-        return {"mean": tally.waits / self.span, "peak": longest, "mean_wait_s": tally.waits / max(tally.answered, 1)}
+        return {"mean": tally.waits / self.span, "peak": float(self.found.peak_queue), "mean_wait_s": tally.waits / max(tally.answered, 1)}
 
     @functools.cached_property
     def energy(self) -> float:

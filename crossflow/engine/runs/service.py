@@ -423,7 +423,8 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     before, missed, settled = decoding, np.zeros(len(layout)), np.zeros(len(layout), dtype=bool)
     for _ in range(ROUNDS):
         flow = _flow(job, layout, machine, service, held, read, decoding)
-        wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first), arrivals * flow.writing)
+        slotless = _slotless(job, service, flow, np.where(closed, flow.rate, arrivals))
+        wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first + slotless), arrivals * flow.writing)
         wanted = np.where(service.together, flight, wanted)  # all write, or all but those that are read
         if service.prefill is not None:  # as many at most as the workers have read by then
             wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
@@ -436,9 +437,16 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
         before, missed = decoding, missing
         decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit))
-    outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, 0.0)
+    outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, slotless)
     late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
+
+
+def _slotless(job: Job, service: Service, flow: _Flow, rate: Array) -> Array:
+    """Mean time that requests of a replica wait for a slot of their adapter, of which so many come in a second. [s]"""
+    if job.adapters is None:
+        return np.zeros(len(rate))
+    return job.adapters.wait(rate, flow.writing + (flow.reading if service.prefill is None else 0.0))
 
 
 def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, read: _PromptsRead | None, decoding: Array) -> _Flow:

@@ -99,6 +99,9 @@ class _TraceRun:
         self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
+        self.coupled = writers.coupled
+        self.queues = [0] * len(self.replicas)  # requests that wait at each engine. [1]
+        self.waiting = self.peak_queue = 0  # requests that wait at all of them, now and at most. [1]
 
     @property
     def spans(self) -> dict[str, Any]:
@@ -110,6 +113,7 @@ class _TraceRun:
             "broken": broken,
             "lost": sum(each.lost for each in self.replicas),
             "loads": sum(each.adapters.loads for each in self.replicas if each.adapters is not None),
+            "peak_queue": self.peak_queue,
         }
 
     # ---------------------------------------------------------------------------------------- events
@@ -174,6 +178,7 @@ class _TraceRun:
             self._give(side, side.route(ticket), ticket, now)
         else:
             side.held.append((ticket, -1))
+            self._see_queues(0, 0)
 
     def _give(self, side: _Side, i: int, ticket: Ticket, now: float) -> None:
         """Give a request to an engine of a pool."""
@@ -182,6 +187,8 @@ class _TraceRun:
         self.where[ticket.index] = i
         before = actor.ends
         taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
+        if actor.ends != now:  # else it may begin at once, and does not wait
+            self._see_queues(place, self.coupled if isinstance(actor, Lockstep) else 1)
         if not taken:
             self._follow(ticket, now)
         elif actor.ends != before:
@@ -192,10 +199,19 @@ class _TraceRun:
         actor = self.actors[i]
         now = actor.ends
         done = actor.commit()
+        self._see_queues(i, self.coupled if isinstance(actor, Lockstep) else 1)
         if actor.ends < NEVER:
             heapq.heappush(self.ends, (actor.ends, i))
         if done:
             self._ended(i, done, now)
+
+    def _see_queues(self, first: int, many: int) -> None:
+        """Count anew who waits at engines whose queues may have changed; their sum is largest behind an arrival or an eviction."""
+        for i in range(first, first + many):
+            waiting = len(self.replicas[i].waiting)
+            self.waiting += waiting - self.queues[i]
+            self.queues[i] = waiting
+        self.peak_queue = max(self.peak_queue, self.waiting + sum(len(side.held) for side in self.sides))
 
     def _ended(self, i: int, done: list[Ticket], now: float) -> None:
         """Requests have ended at an engine."""
@@ -283,6 +299,7 @@ class _TraceRun:
         back = now + self.failures.repair
         if side.standing.fail(i, now):
             done, left = side.pool.replicas[i].fail(now, keeps=self.failures.keeps_output)
+            self._see_queues(side.first + i, 1)
             self._later(back, functools.partial(self._mend, side, i))
             self._ended(side.first + i, done, now)
             for ticket in left:

@@ -45,6 +45,7 @@ class EngineSpans:
     broken: tuple[Array, ...]  # spans in which it has failed. [s]
     lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
     loads: int = 0  # adapters that engines have fetched from their hosts. [1]
+    peak_queue: int = 0  # requests that wait at all engines together, at most. [1]
 
     @property
     def window(self) -> tuple[float, float]:

@@ -34,14 +34,13 @@ class KindTally:
     energy: float = 0.0  # of steps, at rest included. [J]
     pages: float = 0.0  # integral over time of pages in use. [s]
     peak_pages: float = 0.0
-    peak_queue: float = 0.0
 
     def __post_init__(self) -> None:
         self.busy = np.zeros(self.engines)
 
     def add(self, engine: Array, rows: Array) -> None:
         """Count jumps, shape (jumps, 10) as in a `Trail`, each of an engine."""
-        begun, ended, steps, writers, context, tokens, keys, pages, queue, wrote = rows.T
+        begun, ended, steps, writers, context, tokens, keys, pages, _, wrote = rows.T
         self.busy += np.bincount(engine, ended - begun, self.engines)
         self.jumps += len(rows)
         self.steps += float(steps.sum())
@@ -51,7 +50,6 @@ class KindTally:
         self.energy += float(self.energy_of(writers, context, tokens, keys, (ended - begun) / steps) @ steps)
         self.pages += float(pages @ (ended - begun))
         self.peak_pages = max(self.peak_pages, float(pages.max(initial=0.0)))
-        self.peak_queue = max(self.peak_queue, float(queue.max(initial=0.0)))
 
 
 class ClassTally:
