@@ -164,3 +164,40 @@ def test_an_export_says_which_other_stack_ranks_the_plans(scenario, capsys):
     own = "that of torchtitan ranks them with --set software=torchtitan"
     said = f"crossflow: note: plans are ranked with the software stack megatron-core, which the scenario names; {own}"
     assert said in capsys.readouterr().err.splitlines()
+
+
+REQUESTS = """arrivals: {law: deterministic, rate: 100 1/s}
+count: 8
+prompt: 100
+output: {law: fixed, tokens: 20}
+"""
+
+
+def test_requests_are_replayed_with_flags_of_a_server(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "asked.yaml").write_text(REQUESTS)
+    (tmp_path / "asked.csv").write_text("arrival_s,prompt,output\n0,100,20\n0,100,20\n")
+    script = tmp_path / "there" / "serve.sh"
+    script.write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 1\n")
+    command = ["serve", "--from", "there/serve.sh", "--on", "h100-ib-cluster"]
+    assert main([*command, "--requests", "asked.yaml", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert (one["requests"], one["assumptions"][0]) == (8, "there/serve.sh read as vllm, run by vllm")
+    script.write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct\n")
+    assert main([*command, "--requests", "asked.yaml", "--json"]) == 0
+    many = json.loads(capsys.readouterr().out)
+    assert one["ttft_s"]["p99"] > 2 * many["ttft_s"]["p99"]  # of which only one runs at once
+    assert main([*command, "--requests", "asked.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["requests"] == 2
+    assert main(command) == 2
+    assert capsys.readouterr().err.endswith("serve.sh: flags do not say what the service is asked; give it with --requests FILE\n")
+
+
+def test_requests_by_settings_leave_out_what_they_say_themselves():
+    launch = read("vllm serve meta-llama/Llama-3.1-8B-Instruct \\\n --data-parallel-size 2 --max-num-seqs 16\n", "vllm")
+    requests = ["requests.arrivals={law: poisson, rate: 2 1/s}", "requests.count=5", "requests.prompt=100", "requests.output=10"]
+    data = launch.document("h100-ib-cluster", requests).data
+    assert data["workload"] == {"model": "llama3-8b", "task": "serving"}
+    assert data["software"]["engine"] == {"requests": 16}  # of each of both engines
+    assert launch.scenario("h100-ib-cluster", requests).requests is not None

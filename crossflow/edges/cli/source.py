@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
 _REQUESTS_APART = (
-    "--requests goes with --model and --on; beside {other} write the key into a scenario, as in `requests: {asked}`, in which "
-    "workload has task: serving and neither prompt, output nor global_batch"
+    "--requests goes with --model and --on, or with --from; beside {other} write the key into a scenario, as in `requests: {asked}`, in "
+    "which workload has task: serving and neither prompt, output nor global_batch"
 )
 _FLAGS = 6  # without meaning that a page names
 
@@ -37,8 +37,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     """What describes the scenario of a command, sentences on what was assumed, and the launch file where that describes it."""
     given = {name: getattr(arguments, name) for name in INSTEAD if getattr(arguments, name) is not None}
     asked = getattr(arguments, "requests", None)
-    if asked is not None and (arguments.scenario is not None or arguments.launch is not None):
-        raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario or f"--from {arguments.launch}", asked=asked))
+    if asked is not None and arguments.scenario is not None:
+        raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario, asked=asked))
     if arguments.launch is not None:
         return _launched(arguments, given)
     file = arguments.scenario
@@ -70,8 +70,10 @@ def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[
     if other := next((name for name in given if name not in ("model", "on", "nodes", "devices")), None):
         raise CrossflowError(f"--{other} is for questions without a file; with --from write --set {INSTEAD[other]}={given[other]}")
     settings = [*([f"workload.model={given['model']}"] if "model" in given else []), *arguments.settings]
-    launch = _launch(arguments)
-    return launch.document(arguments.on, settings), tuple(_read(launch)), launch
+    launch, asked = _launch(arguments), getattr(arguments, "requests", None)
+    if arguments.command == "serve" and asked is None and not any(one.startswith("requests") for one in arguments.settings):
+        raise CrossflowError(f"{launch.file}: flags do not say what the service is asked; give it with --requests FILE")
+    return launch.document(arguments.on, settings, None if asked is None else section_of(asked)), tuple(_read(launch)), launch
 
 
 def _launch(arguments: argparse.Namespace) -> Launch:
