@@ -15,6 +15,7 @@ from crossflow.answers.planning.requesting import section_of
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.workload.idle import ONLY_REPLAYED
 
 if TYPE_CHECKING:
     from crossflow.edges.launch.launch import Launch
@@ -73,7 +74,9 @@ def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[
     launch, asked = _launch(arguments), getattr(arguments, "requests", None)
     if arguments.command == "serve" and asked is None and not any(one.startswith("requests") for one in arguments.settings):
         raise CrossflowError(f"{launch.file}: flags do not say what the service is asked; give it with --requests FILE")
-    return launch.document(arguments.on, settings, None if asked is None else section_of(asked)), tuple(_read(launch)), launch
+    document = launch.document(arguments.on, settings, None if asked is None else section_of(asked))
+    said = [*_read(launch), *([] if "requests" in document.data or arguments.command == "predict" else _replayed(launch))]
+    return document, tuple(said), launch
 
 
 def _launch(arguments: argparse.Namespace) -> Launch:
@@ -105,6 +108,15 @@ def _read(launch: Launch) -> Iterator[str]:
         flags = "1 flag changes" if len(launch.ignored) == 1 else f"{len(launch.ignored)} flags change"
         more = " ..." if len(launch.ignored) > _FLAGS else ""
         yield f"{flags} nothing that a prediction says: {', '.join(remark.flag for remark in launch.ignored[:_FLAGS])}{more}"
+
+
+def _replayed(launch: Launch) -> Iterator[str]:
+    """A sentence on what flags say that only a replay of requests takes; a prediction notes it itself."""
+    own = [
+        f"workload.serving.{key}" for key in launch.workload.get("serving", {}) if key in ("preemption_mode", "swap_space", "cache_tokens")
+    ]
+    if own:
+        yield f"{' and '.join(own)}, which flags say, {'change' if own[1:] else 'changes'} nothing here: {ONLY_REPLAYED}"
 
 
 def _standard_input() -> str:

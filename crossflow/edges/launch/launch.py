@@ -194,7 +194,8 @@ def read_parts(parts: Source, devices: int | None = None) -> Launch:
         strategy=section(_strategy(fields), "strategy"), workload=_workload(fields),
         software=_software(fields, stack),
         devices=count, nodes=parts.nodes if devices is None else None, system=str(said.get("system", "")),
-        ignored=found.ignored, unmodelled=(*found.unmodelled, *meaning.unmodelled), notes=(*parts.notes, *found.notes, *meaning.notes),
+        ignored=(*found.ignored, *meaning.ignored), unmodelled=(*found.unmodelled, *meaning.unmodelled),
+        notes=(*parts.notes, *found.notes, *meaning.notes),
         missing=missing, lines={known.flags[name].field: line for name, line in found.lines.items() if known.flags[name].field},
     )  # fmt: skip
 
