@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import crossflow
 from crossflow.__main__ import main
+from crossflow.base.errors import CrossflowError
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.launch.launch import KINDS, read
 
@@ -201,3 +203,26 @@ def test_requests_by_settings_leave_out_what_they_say_themselves():
     assert data["workload"] == {"model": "llama3-8b", "task": "serving"}
     assert data["software"]["engine"] == {"requests": 16}  # of each of both engines
     assert launch.scenario("h100-ib-cluster", requests).requests is not None
+
+
+def test_what_a_law_of_requests_takes_is_told_in_its_own_section(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for law, prompt, told in (
+        ("rate: 2 1/s", "{law: fixed, value: 1024}", "requests.prompt.value: unknown key 'value'; law fixed takes tokens"),
+        (
+            "rate: 2 1/s, count: 5",
+            "100",
+            "requests.arrivals.count: unknown key 'count'; law poisson takes rate; 'count' stands at requests.count",
+        ),
+    ):
+        Path("s.yaml").write_text(
+            "system: {template: h100-ib-cluster, devices: 1}\nworkload: {model: llama3-8b, task: serving}\nstrategy: tp1\n"
+            f"requests:\n  arrivals: {{law: poisson, {law}}}\n  count: 5\n  prompt: {prompt}\n  output: 20\n"
+        )
+        assert main(["serve", "s.yaml"]) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_python_is_told_its_keywords():
+    with pytest.raises(CrossflowError, match=r"^give nodes or devices, not both"):
+        crossflow.predict(model="llama3-8b", on="h100-ib-cluster", nodes=2, num_gpus=8)

@@ -332,3 +332,13 @@ def test_adapters_of_other_tasks_are_pointed_to_a_service():
     assert any(
         "only training has adapters beside weights, or task: serving with serving.adapters, and task is decode" in one for one in notes
     )
+
+
+def test_degrees_that_miss_the_devices_are_told_with_the_cure():
+    text = f"vllm serve {LLAMA} \\\n --tensor-parallel-size 4\n"
+    with pytest.raises(
+        SpecError, match=r"there are 8 devices; count 4 \(--devices 4\), or write --data-parallel-size 2 for replicas on all"
+    ):
+        read(text, devices=8)
+    with pytest.raises(SpecError, match=r"there are 6 devices; count 4 \(--devices 4\)$"):
+        read(text, devices=6)

@@ -68,7 +68,7 @@ def meaning(found: Found, devices: int | None, engine: EngineHabits, told: str |
     fields |= dict(meant_ranks(ranks, mixture=is_mixture(model) or ranks.ep > 1))
     if devices is not None and devices != ranks.width * pp * ranks.replicas:
         count = f"tp-size x pp-size x replicas = {ranks.width} x {pp} x {ranks.replicas} = {ranks.width * pp * ranks.replicas}"
-        problems.append(found.problem("tp-size", f"{count}, and there are {devices} devices"))
+        problems.append(found.problem("tp-size", f"{count}, and there are {devices} devices; count as many (--devices)"))
     if pp > 1 and ranks.replicas > 1:
         fields["strategy.placement"] = REPLICAS
     fields |= dict(_experts(found, fields, ranks, model, remarks))

@@ -59,6 +59,8 @@ def meaning(found: Found, devices: int | None, requests: int, told: str | None =
     tp, pp, dp = (fields[f"strategy.{key}"] for key in ("tp", "pp", "dp"))
     if devices is not None and devices != tp * pp * dp:
         message = f"tp x pp x dp = {tp} x {pp} x {dp} = {tp * pp * dp}, and there are {devices} devices"
+        more = f", or write --data-parallel-size {devices // (tp * pp)} for replicas on all" if devices % (tp * pp) == 0 else ""
+        message += f"; count {tp * pp * dp} (--devices {tp * pp * dp}){more}"
         problems.append(found.problem("tensor-parallel-size", message))
     if pp > 1 and dp > 1:
         fields["strategy.placement"] = ORDER
