@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import crossflow
 from crossflow.__main__ import main
+from crossflow.base.errors import CrossflowError
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.launch.launch import KINDS, read
 
@@ -164,3 +166,63 @@ def test_an_export_says_which_other_stack_ranks_the_plans(scenario, capsys):
     own = "that of torchtitan ranks them with --set software=torchtitan"
     said = f"crossflow: note: plans are ranked with the software stack megatron-core, which the scenario names; {own}"
     assert said in capsys.readouterr().err.splitlines()
+
+
+REQUESTS = """arrivals: {law: deterministic, rate: 100 1/s}
+count: 8
+prompt: 100
+output: {law: fixed, tokens: 20}
+"""
+
+
+def test_requests_are_replayed_with_flags_of_a_server(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "asked.yaml").write_text(REQUESTS)
+    (tmp_path / "asked.csv").write_text("arrival_s,prompt,output\n0,100,20\n0,100,20\n")
+    script = tmp_path / "there" / "serve.sh"
+    script.write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 1\n")
+    command = ["serve", "--from", "there/serve.sh", "--on", "h100-ib-cluster"]
+    assert main([*command, "--requests", "asked.yaml", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert (one["requests"], one["assumptions"][0]) == (8, "there/serve.sh read as vllm, run by vllm")
+    script.write_text("vllm serve meta-llama/Llama-3.1-8B-Instruct\n")
+    assert main([*command, "--requests", "asked.yaml", "--json"]) == 0
+    many = json.loads(capsys.readouterr().out)
+    assert one["ttft_s"]["p99"] > 2 * many["ttft_s"]["p99"]  # of which only one runs at once
+    assert main([*command, "--requests", "asked.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["requests"] == 2
+    assert main(command) == 2
+    assert capsys.readouterr().err.endswith("serve.sh: flags do not say what the service is asked; give it with --requests FILE\n")
+
+
+def test_requests_by_settings_leave_out_what_they_say_themselves():
+    launch = read("vllm serve meta-llama/Llama-3.1-8B-Instruct \\\n --data-parallel-size 2 --max-num-seqs 16\n", "vllm")
+    requests = ["requests.arrivals={law: poisson, rate: 2 1/s}", "requests.count=5", "requests.prompt=100", "requests.output=10"]
+    data = launch.document("h100-ib-cluster", requests).data
+    assert data["workload"] == {"model": "llama3-8b", "task": "serving"}
+    assert data["software"]["engine"] == {"requests": 16}  # of each of both engines
+    assert launch.scenario("h100-ib-cluster", requests).requests is not None
+
+
+def test_what_a_law_of_requests_takes_is_told_in_its_own_section(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for law, prompt, told in (
+        ("rate: 2 1/s", "{law: fixed, value: 1024}", "requests.prompt.value: unknown key 'value'; law fixed takes tokens"),
+        (
+            "rate: 2 1/s, count: 5",
+            "100",
+            "requests.arrivals.count: unknown key 'count'; law poisson takes rate; 'count' stands at requests.count",
+        ),
+    ):
+        Path("s.yaml").write_text(
+            "system: {template: h100-ib-cluster, devices: 1}\nworkload: {model: llama3-8b, task: serving}\nstrategy: tp1\n"
+            f"requests:\n  arrivals: {{law: poisson, {law}}}\n  count: 5\n  prompt: {prompt}\n  output: 20\n"
+        )
+        assert main(["serve", "s.yaml"]) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_python_is_told_its_keywords():
+    with pytest.raises(CrossflowError, match=r"^give nodes or devices, not both"):
+        crossflow.predict(model="llama3-8b", on="h100-ib-cluster", nodes=2, num_gpus=8)

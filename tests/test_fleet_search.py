@@ -281,7 +281,7 @@ def test_requests_go_with_a_model_and_a_system(tmp_path):
     assert found["attained"] is not None
     both = _command(f"serve {path} --requests {path}", check=False)
     assert both.returncode == 2
-    assert "--requests goes with --model and --on" in both.stderr
+    assert "--requests goes with --model and --on, or with --from" in both.stderr
 
 
 def test_the_scenarios_own_number_of_engines_is_no_plan_to_compare(tmp_path, capsys):

@@ -267,3 +267,78 @@ def test_devices_of_a_worker_are_those_of_its_flags():
     text = write(service("dp16-ep16", "vllm"), "dynamo").replace("nodeCount: 2", "nodeCount: 3")
     with pytest.raises(SpecError, match=r"tp x pp x dp = 1 x 1 x 16 = 16, and there are 24 devices"):
         read(text)
+
+
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+LENGTHS = ("workload.prompt=1000", "workload.output=100")
+
+
+def test_adapters_that_an_engine_serves_are_read_from_its_flags():
+    read_vllm = read(f"vllm serve {LLAMA} \\\n --enable-lora --max-loras 8 --max-lora-rank 16\n")
+    assert read_vllm.workload["adapters"] == {"rank": 16}
+    assert read_vllm.workload["serving"] == {"adapters": {"slots": 8}}
+    assert not read_vllm.unmodelled
+    with pytest.raises(
+        CrossflowError, match=r"how many adapters there are .--lora-modules lists them.; give it with --set workload.serving.ad"
+    ):
+        read_vllm.scenario("h100-ib-cluster", LENGTHS)
+    listed = read(f"vllm serve {LLAMA} \\\n --enable-lora --lora-modules a=x b=y\n")
+    assert listed.workload["serving"] == {"adapters": {"count": 2, "slots": 1}}
+    assert listed.scenario("h100-ib-cluster", LENGTHS).workload.adapters.rank == 16
+    sglang = read(f"python -m sglang.launch_server \\\n --model-path {LLAMA} --lora-paths a=x b=y --max-lora-rank 64\n")
+    assert (sglang.workload["adapters"], sglang.workload["serving"]) == ({"rank": 64}, {"adapters": {"count": 2}})
+    off = read(f"vllm serve {LLAMA} \\\n --max-loras 8 --block-size 32\n")
+    assert [(one.flag, "adapters" in off.workload) for one in off.ignored] == [("--max-loras", False), ("--block-size", False)]
+    with pytest.raises(CrossflowError, match=r"--max-lora-rank: expected one of 1, 8, 16"):
+        read(f"vllm serve {LLAMA} \\\n --enable-lora --max-lora-rank 17\n")
+
+
+def test_the_room_of_a_cache_and_its_fate_are_read_from_flags():
+    swaps = read(f"vllm serve {LLAMA} \\\n --preemption-mode swap --swap-space 8 --num-gpu-blocks-override 100 --block-size 32\n")
+    assert swaps.workload["serving"] == {"preemption_mode": "swap", "swap_space": "8 GiB", "cache_tokens": 3200}
+    alone = read(f"vllm serve {LLAMA} \\\n --swap-space 8\n")
+    assert ("serving" in alone.workload, [one.flag for one in alone.ignored]) == (False, ["--swap-space"])
+    assert read(f"python -m sglang.launch_server \\\n --model-path {LLAMA} --max-total-tokens 5000\n").workload["serving"] == {
+        "cache_tokens": 5000
+    }
+    with pytest.raises(CrossflowError, match="needs room on the host; give more than 0 GiB"):
+        read(f"vllm serve {LLAMA} \\\n --preemption-mode swap --swap-space 0\n")
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_adapters_and_the_cache_come_back_from_what_is_written(kind):
+    swap = {"preemption_mode": "swap", "swap_space": "2 GiB"} if kind == "vllm" else {}
+    for slots in ({"slots": 4}, {}):
+        serving = {"adapters": {"count": 8, **slots}, "cache_tokens": 16000, **swap}
+        workload = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 100, "global_batch": 8, "adapters": {"rank": 16}}
+        data = {"system": {"template": "h100-ib-cluster", "devices": 4}, "workload": {**workload, "serving": serving}, "strategy": "tp4"}
+        mine = crossflow.load({**data, "software": kind})
+        text = crossflow.export(mine, kind)
+        assert read(text).scenario().workload == mine.workload
+    odd = crossflow.load({**data, "software": kind}, ["workload.adapters.rank=17", "workload.serving.cache_tokens=16001"])
+    if kind == "vllm":
+        with pytest.raises(CrossflowError, match=r"(?s)kernels for ranks 1, 8, .* whole blocks of 16 tokens"):
+            crossflow.export(odd, kind)
+    else:
+        assert "--max-total-tokens 16001" in crossflow.export(odd, kind)
+
+
+def test_adapters_of_other_tasks_are_pointed_to_a_service():
+    data = {
+        "system": {"template": "h100-ib-cluster", "nodes": 1},
+        "workload": {"model": "llama3-8b", "task": "decode", "adapters": {"rank": 8}},
+    }
+    notes = crossflow.predict({**data, "strategy": "tp8"}).notes
+    assert any(
+        "only training has adapters beside weights, or task: serving with serving.adapters, and task is decode" in one for one in notes
+    )
+
+
+def test_degrees_that_miss_the_devices_are_told_with_the_cure():
+    text = f"vllm serve {LLAMA} \\\n --tensor-parallel-size 4\n"
+    with pytest.raises(
+        SpecError, match=r"there are 8 devices; count 4 \(--devices 4\), or write --data-parallel-size 2 for replicas on all"
+    ):
+        read(text, devices=8)
+    with pytest.raises(SpecError, match=r"there are 6 devices; count 4 \(--devices 4\)$"):
+        read(text, devices=6)

@@ -14,6 +14,7 @@ from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, Resta
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
 from crossflow.workload.requests.post_training import PostTrainingSpec
+from crossflow.workload.requests.spec import RequestsSpec
 from crossflow.workload.spec import MODELS
 
 DEEP = 6  # parts of a path that are looked at
@@ -76,6 +77,9 @@ def pointed(problem: Problem, below: str = "") -> Problem:
     key = problem.path.rpartition(".")[2]
     if not said.startswith(f"unknown key '{key}'"):
         return problem
+    if problem.path.startswith("requests."):  # which has what it takes in its own section
+        own = [path for path in _below(RequestsSpec, "requests") if path.count(".") == 1 and path.endswith(f".{key}")]
+        return replace(problem, message=f"{problem.message}; '{key}' stands at {own[0]}") if own and own[0] != problem.path else problem
     if below and problem.path in TOP:
         found = [f"{below}.{_written(problem)}"]
     else:

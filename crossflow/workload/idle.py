@@ -39,7 +39,8 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
     if spec.task != "training":
         for path, does in _TRAINED.items():
             if _differs(spec, path.split(".")) and not (path.startswith("adapters") and _serves_adapters(spec)):
-                yield path, f"only training {does}, and task is {spec.task}"
+                also = ", or task: serving with serving.adapters" if path.startswith("adapters") else ""
+                yield path, f"only training {does}{also}, and task is {spec.task}"
     if isinstance(spec, TransformerSpec) and spec.arrives:
         yield "global_batch", "requests arrive (serving.arrival_rate), and as many are in flight as come and go"
     if isinstance(spec, TransformerSpec) and spec.task == "serving":

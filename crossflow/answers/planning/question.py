@@ -52,7 +52,8 @@ class Question:
                 f"--{'batch' if self.batch is not None else 'task'} goes without --requests, which say how many requests of a service come"
             )
         if self.nodes is not None and self.devices is not None:
-            raise CrossflowError("give --nodes or --devices, not both: a system has a fixed number of devices in a node")
+            named = "--nodes or --devices" if self.asker == COMMAND else "nodes or devices"
+            raise CrossflowError(f"give {named}, not both: a system has a fixed number of devices in a node")
         if "," in self.system:
             raise CrossflowError(f"--on {self.system}: this takes one system; crossflow compare sets several side by side")
         if template_name(self.model) is not None and model_name(self.system) is not None:

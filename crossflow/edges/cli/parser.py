@@ -155,7 +155,7 @@ _LAUNCH = (
 )
 _EXPORT = "write the flags of the best plan that a framework can express, to stdout or with -o into a file"
 _DIFF = "with --from: the flags of that file to add, remove and change for the best plan, and what it gains; with -o the changed script"
-_ASKED = "with --model and --on: what a service is asked, a trace, or a scenario or file with the section requests"
+_ASKED = "with --model and --on, or with --from: what a service is asked, a trace, or a scenario or file with the section requests"
 _ON_TARGET = "of requests: share of them that must meet all of their targets, 0.99 where not given"
 _VARY = "of requests: values that fleets may have, such as strategy=tp4,tp8 for layouts of an engine; may be given several times"
 _PLAN_WRITTEN = "with --export or --diff: the file to write; of requests a picture (.png, .svg) of the fleets without --export"

@@ -15,14 +15,15 @@ from crossflow.answers.planning.requesting import section_of
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.workload.idle import ONLY_REPLAYED
 
 if TYPE_CHECKING:
     from crossflow.edges.launch.launch import Launch
 
 STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
 _REQUESTS_APART = (
-    "--requests goes with --model and --on; beside {other} write the key into a scenario, as in `requests: {asked}`, in which "
-    "workload has task: serving and neither prompt, output nor global_batch"
+    "--requests goes with --model and --on, or with --from; beside {other} write the key into a scenario, as in `requests: {asked}`, in "
+    "which workload has task: serving and neither prompt, output nor global_batch"
 )
 _FLAGS = 6  # without meaning that a page names
 
@@ -37,8 +38,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     """What describes the scenario of a command, sentences on what was assumed, and the launch file where that describes it."""
     given = {name: getattr(arguments, name) for name in INSTEAD if getattr(arguments, name) is not None}
     asked = getattr(arguments, "requests", None)
-    if asked is not None and (arguments.scenario is not None or arguments.launch is not None):
-        raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario or f"--from {arguments.launch}", asked=asked))
+    if asked is not None and arguments.scenario is not None:
+        raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario, asked=asked))
     if arguments.launch is not None:
         return _launched(arguments, given)
     file = arguments.scenario
@@ -70,8 +71,12 @@ def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[
     if other := next((name for name in given if name not in ("model", "on", "nodes", "devices")), None):
         raise CrossflowError(f"--{other} is for questions without a file; with --from write --set {INSTEAD[other]}={given[other]}")
     settings = [*([f"workload.model={given['model']}"] if "model" in given else []), *arguments.settings]
-    launch = _launch(arguments)
-    return launch.document(arguments.on, settings), tuple(_read(launch)), launch
+    launch, asked = _launch(arguments), getattr(arguments, "requests", None)
+    if arguments.command == "serve" and asked is None and not any(one.startswith("requests") for one in arguments.settings):
+        raise CrossflowError(f"{launch.file}: flags do not say what the service is asked; give it with --requests FILE")
+    document = launch.document(arguments.on, settings, None if asked is None else section_of(asked))
+    said = [*_read(launch), *([] if "requests" in document.data or arguments.command == "predict" else _replayed(launch))]
+    return document, tuple(said), launch
 
 
 def _launch(arguments: argparse.Namespace) -> Launch:
@@ -103,6 +108,15 @@ def _read(launch: Launch) -> Iterator[str]:
         flags = "1 flag changes" if len(launch.ignored) == 1 else f"{len(launch.ignored)} flags change"
         more = " ..." if len(launch.ignored) > _FLAGS else ""
         yield f"{flags} nothing that a prediction says: {', '.join(remark.flag for remark in launch.ignored[:_FLAGS])}{more}"
+
+
+def _replayed(launch: Launch) -> Iterator[str]:
+    """A sentence on what flags say that only a replay of requests takes; a prediction notes it itself."""
+    own = [
+        f"workload.serving.{key}" for key in launch.workload.get("serving", {}) if key in ("preemption_mode", "swap_space", "cache_tokens")
+    ]
+    if own:
+        yield f"{' and '.join(own)}, which flags say, {'change' if own[1:] else 'changes'} nothing here: {ONLY_REPLAYED}"
 
 
 def _standard_input() -> str:

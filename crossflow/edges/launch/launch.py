@@ -31,6 +31,7 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
 LENGTHS = ("max-model-len", "context-length", "--max_seq_len")  # of the longest request, by engine
+OF_REQUESTS = ("workload.prompt", "workload.output")  # which requests say themselves
 TRAINING = ("megatron", "torchtitan", "deepspeed")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
 PLAIN = ("torchtitan", "deepspeed", "tensorrt-llm")  # whose keys of structured files have no hyphens before them
@@ -74,13 +75,16 @@ class Launch:
     parts: Source | None = field(default=None, repr=False, compare=False)
     asked: int | None = field(default=None, repr=False, compare=False)
 
-    def document(self, system: str | Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Document:
+    def document(
+        self, system: str | Mapping[str, Any] | None = None, settings: Sequence[str] = (), requests: Mapping[str, Any] | None = None
+    ) -> Document:
         """The scenario that the file means, as a scenario file would have it, with the lines of its settings.
 
         Parameters
         ----------
         system : template of the system, or its section; that of crossflow's own comment where it is None.
         settings : overrides such as ``workload.prompt=1000``, which also give what is missing.
+        requests : what the service is asked, as the section of a scenario; `settings` may give it too.
 
         Raises
         ------
@@ -99,13 +103,29 @@ class Launch:
             tuple(path.split(".")): (self.file, line) for path, line in self.lines.items() if path.startswith(("workload.", "strategy."))
         }
         lines |= {(key,): (self.file, None) for key in ("workload", "strategy")}  # not the place of what --set changes in them
+        data |= {} if requests is None else {"requests": requests}
         document = files.override(Document(file=self.file, data=data, lines=lines), settings)
-        lacking = {path: why for path, why in self.missing.items() if _lacks(document.data, path)}
+        asked = "requests" in document.data and self.workload.get("task") == "serving"
+        if asked:
+            document = files.override(Document(file=self.file, data={**data, **self._replayed()}, lines=lines), settings)
+        missing = {path: why for path, why in self.missing.items() if not (asked and path in OF_REQUESTS)}
+        lacking = {path: why for path, why in missing.items() if _lacks(document.data, path)}
         if lacking:
             told = [f"{path}: {why}; give it with --set {path}=VALUE" for path, why in lacking.items() if path != "devices"]
             told += [f"devices: {lacking['devices']}; give the number of nodes (--nodes N)"] if "devices" in lacking else []
             raise SpecError(Problem(file=self.file, message=sentence) for sentence in told)
         return document
+
+    def _replayed(self) -> dict[str, Any]:
+        """Sections of a service whose requests are given: how many run at once is the limit of an engine, not a number of requests."""
+        most = self.workload.get("global_batch")
+        workload = {key: value for key, value in self.workload.items() if key != "global_batch"}
+        named = self.software if isinstance(self.software, str) else str(self.software["like"])
+        own = {} if isinstance(self.software, str) else dict(self.software)
+        each = None if most is None else max(int(most) // int(self.strategy.get("dp", 1)), 1)
+        if each is None or each == load_stack(named)[0].engine.requests:
+            return {"workload": workload}
+        return {"workload": workload, "software": {**own, "like": named, "engine": {**own.get("engine", {}), "requests": each}}}
 
     def scenario(self, system: str | Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Scenario:
         """The scenario that the file means, on a system; see `document`."""
@@ -174,7 +194,8 @@ def read_parts(parts: Source, devices: int | None = None) -> Launch:
         strategy=section(_strategy(fields), "strategy"), workload=_workload(fields),
         software=_software(fields, stack),
         devices=count, nodes=parts.nodes if devices is None else None, system=str(said.get("system", "")),
-        ignored=found.ignored, unmodelled=(*found.unmodelled, *meaning.unmodelled), notes=(*parts.notes, *found.notes, *meaning.notes),
+        ignored=(*found.ignored, *meaning.ignored), unmodelled=(*found.unmodelled, *meaning.unmodelled),
+        notes=(*parts.notes, *found.notes, *meaning.notes),
         missing=missing, lines={known.flags[name].field: line for name, line in found.lines.items() if known.flags[name].field},
     )  # fmt: skip
 

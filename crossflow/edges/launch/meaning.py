@@ -22,13 +22,14 @@ class Meaning:
     ----------
     fields : settings by path, ``strategy.tp``, ``workload.layers``, ``software.overlap.data``.
     software : software stack that runs it; the table's where it is empty.
-    unmodelled, notes : remarks for readers.
+    ignored, unmodelled, notes : remarks for readers.
     problems : values that the framework would refuse.
     missing : settings that the file does not say, each with the reason, by path.
     """
 
     fields: Mapping[str, Any]
     software: str = ""
+    ignored: tuple[Remark, ...] = ()
     unmodelled: tuple[Remark, ...] = ()
     notes: tuple[Remark, ...] = ()
     problems: tuple[Problem, ...] = ()

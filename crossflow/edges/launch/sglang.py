@@ -18,6 +18,7 @@ from typing import Any
 from crossflow.base.errors import Problem
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields
 from crossflow.edges.launch.models import model_settings, preset_of, preset_settings
+from crossflow.edges.launch.residents import SERVING, SGLANG, meant_adapters, said_adapters
 from crossflow.edges.launch.servers import ServerRanks, is_mixture, limit, longest, meant_ranks, own_batches, ranks_of
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
@@ -67,15 +68,17 @@ def meaning(found: Found, devices: int | None, engine: EngineHabits, told: str |
     fields |= dict(meant_ranks(ranks, mixture=is_mixture(model) or ranks.ep > 1))
     if devices is not None and devices != ranks.width * pp * ranks.replicas:
         count = f"tp-size x pp-size x replicas = {ranks.width} x {pp} x {ranks.replicas} = {ranks.width * pp * ranks.replicas}"
-        problems.append(found.problem("tp-size", f"{count}, and there are {devices} devices"))
+        problems.append(found.problem("tp-size", f"{count}, and there are {devices} devices; count as many (--devices)"))
     if pp > 1 and ranks.replicas > 1:
         fields["strategy.placement"] = REPLICAS
     fields |= dict(_experts(found, fields, ranks, model, remarks))
     fields |= dict(_requests(found, ranks, engine, remarks))
     fields |= dict(_speculation(found, problems, remarks, missing))
     fields |= dict(meant_types(found, preset, problems, remarks, QUANTIZED, BY_CHECKPOINT))
+    idle: list[Remark] = []
+    fields |= dict(_residents(found, fields, idle, missing))
     missing |= lengths_missing(fields, "sglang.launch_server")
-    return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
+    return Meaning(fields=fields, ignored=tuple(idle), unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
 
 
 def _ranks(found: Found, model: FlatSettings, problems: list[Problem], remarks: list[Remark]) -> ServerRanks:
@@ -145,6 +148,17 @@ def _requests(found: Found, ranks: ServerRanks, engine: EngineHabits, remarks: l
         remarks.append(found.remark("disaggregation-mode", why))
 
 
+def _residents(found: Found, fields: FlatSettings, idle: list[Remark], missing: dict[str, str]) -> MeantFields:
+    """Adapters, and the room of the cache, of servers that write answers."""
+    if fields["workload.task"] != "serving":
+        named = (name for name in ("enable-lora", "max-total-tokens") if name in found.values)
+        idle.extend(found.remark(name, "workers for prompts alone are predicted without it") for name in named)
+        return
+    yield from meant_adapters(found, SGLANG, idle, missing)
+    if "max-total-tokens" in found.values:
+        yield f"{SERVING}.cache_tokens", found.values["max-total-tokens"]
+
+
 def _speculation(found: Found, problems: list[Problem], remarks: list[Remark], missing: dict[str, str]) -> MeantFields:
     """Tokens that are guessed in a step [3]_: one a draft step, or those of a match of n-grams."""
     named = str(found.values.get("speculative-algorithm", "")).upper()
@@ -186,6 +200,10 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, hosts: int = 1, nodes:
             f"ep: {plan.ep}: SGLang does not exchange tokens of experts that have biases (DeepEP); set software.kernels.gathers: always, "
             "which gathers them, or export to vllm"
         )
+    values |= said_adapters(settings, SGLANG, said, unsaid)
+    if (tokens := settings.get(f"{SERVING}.cache_tokens")) is not None:
+        said.add(f"{SERVING}.cache_tokens")
+        values["max-total-tokens"] = tokens
     values |= _say_requests(settings, ranks) | _say_speculation(settings, preset, ranks, said, remarks, unsaid)
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 

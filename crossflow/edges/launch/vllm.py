@@ -19,6 +19,7 @@ from crossflow.base.errors import Problem
 from crossflow.base.limits import shown
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields
 from crossflow.edges.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings, types_of
+from crossflow.edges.launch.residents import VLLM, meant_adapters, meant_swap, said_adapters, said_swap
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
 from crossflow.parallel.strategy.plan import Plan
@@ -58,6 +59,8 @@ def meaning(found: Found, devices: int | None, requests: int, told: str | None =
     tp, pp, dp = (fields[f"strategy.{key}"] for key in ("tp", "pp", "dp"))
     if devices is not None and devices != tp * pp * dp:
         message = f"tp x pp x dp = {tp} x {pp} x {dp} = {tp * pp * dp}, and there are {devices} devices"
+        more = f", or write --data-parallel-size {devices // (tp * pp)} for replicas on all" if devices % (tp * pp) == 0 else ""
+        message += f"; count {tp * pp * dp} (--devices {tp * pp * dp}){more}"
         problems.append(found.problem("tensor-parallel-size", message))
     if pp > 1 and dp > 1:
         fields["strategy.placement"] = ORDER
@@ -65,8 +68,10 @@ def meaning(found: Found, devices: int | None, requests: int, told: str | None =
         fields |= dict(_experts(found, fields, preset, remarks))
     fields |= dict(_requests(found, dp, requests, problems, missing))
     fields |= dict(meant_types(found, preset, problems, remarks))
+    idle: list[Remark] = []
+    fields |= dict(meant_adapters(found, VLLM, idle, missing)) | dict(meant_swap(found, problems, idle))
     missing |= lengths_missing(fields, "vllm serve")
-    return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
+    return Meaning(fields=fields, ignored=tuple(idle), unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
 
 
 def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[str, str], told: str | None = None) -> str | None:
@@ -197,6 +202,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, node: int) -> Flags:
         values["speculative-config"] = {"method": method, "num_speculative_tokens": tokens}
         said.add("workload.serving.speculation.tokens")
         remarks.append(f"choose the method of speculation; {method} is written for want of a setting that says it")
+    values |= said_adapters(settings, VLLM, said, unsaid) | said_swap(settings, said, remarks, unsaid)
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 
 

@@ -51,6 +51,20 @@ class Law(FileModel):
     sets: ClassVar[Mapping[str, tuple[Keys, ...]]] = {}
     beside: ClassVar[Mapping[str, Keys]] = {}
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        """Tell a key that no law has with those that the law takes."""
+        law = given.get("law") if isinstance(given, Mapping) else None
+        strange = [key for key in given if key not in cls.model_fields] if isinstance(law, str) and law in cls.sets else []
+        if strange:
+            wanted = " or ".join(" and ".join(keys) for keys in cls.sets[str(law)])
+            beside = ", ".join(cls.beside.get(str(law), ()))
+            raise ValueError(
+                f"{strange[0]}: unknown key '{strange[0]}'; law {law} takes {wanted}{f', and may have {beside}' * bool(beside)}"
+            )
+        return given
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         law = str(getattr(self, "law"))  # noqa: B009  (each kind of law names its own)
