@@ -428,3 +428,19 @@ def test_carbon_of_nodes_by_their_load_takes_the_energy_of_each_pool():
     (both, attention, experts), energy = found["carbon_kg"], found["energy_j"][0] / 3.6e6
     assert [both, attention + experts] == pytest.approx([energy, energy])
     assert experts > attention > 0.2 * energy
+
+
+# ------------------------------------------------------------------------------------------------ memory of both pools
+
+
+def test_what_is_left_of_memory_is_that_of_the_fuller_pool():
+    small = {"template": "h100-ib-cluster"}
+    made = pooled(system={"pools": {"experts": small}})
+    needed, total = crossflow.evaluate(made).serving["experts_memory_bytes"][0], 80 * 2**30
+    assert crossflow.evaluate(made).memory_left[0] == pytest.approx(1 - max(needed, crossflow.evaluate(made).memory_needed[0]) / total)
+    path = "system.pools.experts.levels.memory.capacity"
+    score = crossflow.evaluate(made, {path: [f"{needed * part / 2**30} GiB" for part in (1.01, 1.5, 0.9)]})
+    assert score.memory_left == pytest.approx([1 - 1 / 1.01, 1 - 1 / 1.5, 1 - 1 / 0.9])
+    assert [*score.tight()] == [True, False, False]
+    assert [*score.tight(0.4)] == [True, True, False]
+    assert [*score.fits] == [*score.feasible] == [True, True, False]
