@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.answers.evaluation.layered import machine
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.pools import PoolEnd, pool_exchange
@@ -444,3 +445,24 @@ def test_what_is_left_of_memory_is_that_of_the_fuller_pool():
     assert [*score.tight()] == [True, False, False]
     assert [*score.tight(0.4)] == [True, True, False]
     assert [*score.fits] == [*score.feasible] == [True, True, False]
+
+
+# ------------------------------------------------------------------------------------------------ nothing hidden
+
+
+def test_with_nothing_hidden_the_step_is_the_sum_of_both_pools_and_their_exchange():
+    for many in (1, 3):
+        score = crossflow.evaluate(pooled({"micro_batches": many}, work={"task": "decode"}))
+        busy = (score.serving["attention_busy"] + score.serving["experts_busy"]) * score.step_time
+        both = busy + sum(score.communication.values())
+        assert score.serialized == pytest.approx(both, rel=1e-9), many
+        if many == 1:  # where one pool waits for the other all the time, no more than the time of a host hides
+            assert score.serialized == pytest.approx(score.step_time * (1 + score.bound["host"]), rel=1e-9)
+        else:
+            assert score.serialized > 1.5 * score.step_time
+
+
+def test_the_table_by_layer_type_says_that_pools_work_beside_each_other(tmp_path, capsys):
+    path = pooled({"micro_batches": 3}).save(tmp_path / "apart.yaml")
+    main(["predict", str(path)])
+    assert "By layer type  both pools, beside each other" in capsys.readouterr().out

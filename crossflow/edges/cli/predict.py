@@ -241,7 +241,7 @@ def communication(prediction: Prediction) -> Group:
 def _overlap(prediction: Prediction) -> str:
     score = prediction.score
     told = f"{percent(number(score.exposed_share))} of it exposed"
-    hidden = number(score.hidden_communication)
+    hidden = number(score.hidden_communication) + number(score.hidden_side)
     return f"{told}; with nothing hidden the step would take {show(number(score.serialized), 's')}" if hidden else told
 
 
@@ -254,7 +254,8 @@ def layers(prediction: Prediction) -> Group:
         times = [number(score.by_layer[name]) if (name := f"{kind}.{what}") in score.by_layer else 0.0 for what in FIGURES]
         if any(times):
             rows.append([kind, *(show(time, "s") for time in times)])
-    return page.section("By layer type", rows, (1, 2, 3), header=("", "computing", "communication", "exposed"))
+    aside = "both pools, beside each other" if "experts_busy" in score.serving else ""
+    return page.section("By layer type", rows, (1, 2, 3), aside=aside, header=("", "computing", "communication", "exposed"))
 
 
 def job(prediction: Prediction) -> Group:
