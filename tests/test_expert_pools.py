@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.answers.evaluation.layered import machine
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.pools import PoolEnd, pool_exchange
@@ -376,3 +377,92 @@ def test_a_step_without_pools_says_what_it_lacks(column):
 def test_first_tokens_of_a_step_that_only_writes_are_asked_of_a_service():
     with pytest.raises(CrossflowError, match=r"ttft_s needs workload\.task: serving, whose workers of serving\.prefill read prompts"):
         crossflow.optimise(pooled(), BATCHES, objectives={"ttft_s": "minimise"}, evaluations=2)
+
+
+# ------------------------------------------------------------------------------------------------ carbon of both pools
+
+
+def test_carbon_takes_the_operation_of_each_pool():
+    """By hand, of rated powers: 8 devices attend, 16 hold experts; what a pool leaves open of the site is that of the system."""
+    rated = {"device_power": "1 kW", "host_power": "0 W"}
+
+    site = {**rated, "carbon_intensity": "400 g/kWh", "pue": 1.5}
+    pools = {"experts": {"template": "h100-ib-cluster", "operation": rated}}
+    made = pooled({"strategy": "dp16-ep16"}, system={"operation": site, "pools": pools})
+    its = "system.pools.experts.operation"
+
+    def carbon(points=None):
+        found = figures(made, points)
+        return found["carbon_kg"] / found["step_time_s"] * 3600.0  # of an hour
+
+    assert carbon() == pytest.approx([0.4 * 1.5 * 24])
+    pues = carbon({f"{its}.pue": [3.0, 1.5], "system.operation.pue": [1.5, 3.0]})
+    assert pues == pytest.approx([0.4 * (1.5 * 8 + 3.0 * 16), 0.4 * (3.0 * 8 + 1.5 * 16)])
+    assert carbon({f"{its}.carbon_intensity": ["800 g/kWh"]}) == pytest.approx([1.5 * (0.4 * 8 + 0.8 * 16)])
+    assert carbon({f"{its}.device_power": ["500 W"], f"{its}.host_power": ["8 kW"]}) == pytest.approx([0.4 * 1.5 * (8 + 16 * 1.5)])
+
+
+def test_carbon_of_readers_takes_the_operation_of_their_pool():
+    site = {"device_power": "1 kW", "host_power": "0 W", "carbon_intensity": "400 g/kWh"}
+
+    def carbon(pue):
+        work = {"model": "llama2-7b", "task": "serving", "prompt": 500, "output": 100, "global_batch": 16}
+        pool = {"template": "dgx-h100", "operation": {**site, "pue": pue}}
+        found = figures(crossflow.from_dict({
+            "system": {"template": "dgx-h100", "nodes": 1, "operation": site, "pools": {"prefill": pool}},
+            "workload": {**work, "dtype": "bf16", "serving": {"prefill": {"workers": 2, "strategy": "tp2"}}}, "strategy": "tp8",
+        }))  # fmt: skip
+        return found["carbon_kg"][0] / found["step_time_s"][0] * 3600.0
+
+    assert carbon(1.0) == pytest.approx(0.4 * 12)
+    assert carbon(2.0) == pytest.approx(0.4 * (8 + 2.0 * 4))
+
+
+def test_carbon_of_nodes_by_their_load_takes_the_energy_of_each_pool():
+    """Without a base and fans, facilities take what the devices draw: intensities of zero tell the pools apart."""
+    load = {"base": "0 W", "fans": 0, "supply": 1}
+
+    site = {"template": "h100-ib-cluster", "node_load": load, "operation": {"carbon_intensity": "1 kg/kWh"}}
+    made = pooled(system={"node_load": load, "operation": site["operation"], "pools": {"experts": site}})
+    paths = ("system.operation.carbon_intensity", "system.pools.experts.operation.carbon_intensity")
+    found = figures(made, dict(zip(paths, (["1 kg/kWh", "1 kg/kWh", "0 kg/kWh"], ["1 kg/kWh", "0 kg/kWh", "1 kg/kWh"]), strict=True)))
+    (both, attention, experts), energy = found["carbon_kg"], found["energy_j"][0] / 3.6e6
+    assert [both, attention + experts] == pytest.approx([energy, energy])
+    assert experts > attention > 0.2 * energy
+
+
+# ------------------------------------------------------------------------------------------------ memory of both pools
+
+
+def test_what_is_left_of_memory_is_that_of_the_fuller_pool():
+    small = {"template": "h100-ib-cluster"}
+    made = pooled(system={"pools": {"experts": small}})
+    needed, total = crossflow.evaluate(made).serving["experts_memory_bytes"][0], 80 * 2**30
+    assert crossflow.evaluate(made).memory_left[0] == pytest.approx(1 - max(needed, crossflow.evaluate(made).memory_needed[0]) / total)
+    path = "system.pools.experts.levels.memory.capacity"
+    score = crossflow.evaluate(made, {path: [f"{needed * part / 2**30} GiB" for part in (1.01, 1.5, 0.9)]})
+    assert score.memory_left == pytest.approx([1 - 1 / 1.01, 1 - 1 / 1.5, 1 - 1 / 0.9])
+    assert [*score.tight()] == [True, False, False]
+    assert [*score.tight(0.4)] == [True, True, False]
+    assert [*score.fits] == [*score.feasible] == [True, True, False]
+
+
+# ------------------------------------------------------------------------------------------------ nothing hidden
+
+
+def test_with_nothing_hidden_the_step_is_the_sum_of_both_pools_and_their_exchange():
+    for many in (1, 3):
+        score = crossflow.evaluate(pooled({"micro_batches": many}, work={"task": "decode"}))
+        busy = (score.serving["attention_busy"] + score.serving["experts_busy"]) * score.step_time
+        both = busy + sum(score.communication.values())
+        assert score.serialized == pytest.approx(both, rel=1e-9), many
+        if many == 1:  # where one pool waits for the other all the time, no more than the time of a host hides
+            assert score.serialized == pytest.approx(score.step_time * (1 + score.bound["host"]), rel=1e-9)
+        else:
+            assert score.serialized > 1.5 * score.step_time
+
+
+def test_the_table_by_layer_type_says_that_pools_work_beside_each_other(tmp_path, capsys):
+    path = pooled({"micro_batches": 3}).save(tmp_path / "apart.yaml")
+    main(["predict", str(path)])
+    assert "By layer type  both pools, beside each other" in capsys.readouterr().out

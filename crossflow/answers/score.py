@@ -34,6 +34,8 @@ UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  #
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
 UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are
+EXPERTS = ("experts_memory_bytes", "experts_memory_capacity_bytes")  # columns of experts on devices of their own
+BUSY = ("attention_busy", "experts_busy")  # shares of a step in which either of two pools works
 ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
@@ -278,13 +280,23 @@ class Score(PlainData, Tabular):
 
     @property
     def memory_left(self) -> Array:
-        """Share of the fullest device's memory that is left, negative where it does not fit. [1]"""
-        return 1.0 - divide(self.memory_needed, self.memory_capacity)
+        """Share of the fullest device's memory that is left, negative where it does not fit; of two pools that of the fuller one. [1]"""
+        own = 1.0 - divide(self.memory_needed, self.memory_capacity)
+        return np.asarray(np.minimum(own, self.experts_left))
+
+    @property
+    def experts_left(self) -> Array:
+        """Share of their memory that is left on devices that hold experts alone, infinite where there are none. [1]"""
+        if EXPERTS[0] not in self.serving:
+            return np.full(len(self), np.inf)
+        needed, capacity = (self.serving[name] for name in EXPERTS)
+        return 1.0 - divide(needed, capacity)
 
     @property
     def fits(self) -> Mask:
         """Whether a design fits in the memory of its devices and of their host."""
-        return np.asarray((self.memory_needed <= self.memory_capacity) & (self.host_memory <= self.host_capacity) & (self.far_lacking <= 0))
+        main = (self.memory_needed <= self.memory_capacity) & (self.experts_left >= 0)
+        return np.asarray(main & (self.host_memory <= self.host_capacity) & (self.far_lacking <= 0))
 
     @property
     def far_lacking(self) -> Array:
@@ -311,8 +323,21 @@ class Score(PlainData, Tabular):
 
     @property
     def serialized(self) -> Array:
-        """What the step would take with all its communication and computation one after the other. [s]"""
-        return np.asarray(self.step_time + self.hidden_communication)
+        """What the step would take with all its communication and computation one after the other, also those of two pools. [s]"""
+        return np.asarray(self.step_time + self.hidden_communication + self.hidden_side)
+
+    @property
+    def hidden_side(self) -> Array:
+        """Time of attention, or of experts on devices of their own, that hides behind the other: all but what this waits for. [s]
+
+        Each pool has hosts of its own, whose time for a step is part of its work.
+        """
+        busy = [self.serving[name] for name in BUSY if name in self.serving]
+        if not busy or "bubble" not in self.breakdown:
+            return np.zeros(len(self))
+        ends = np.isfinite(self.step_time)
+        step, waits = (np.where(ends, each, 0.0) for each in (self.step_time, self.breakdown["bubble"]))
+        return np.asarray(np.maximum(np.minimum(*busy) * step - waits, 0.0))
 
     @property
     def exposed_share(self) -> Array:

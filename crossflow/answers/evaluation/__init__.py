@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, score_of
+from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, fleets_of, score_of
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
@@ -295,7 +295,8 @@ def _batch(
     batch = PointBatch(
         scenario=scenario, system=system, device=device, pools=pools, n=n, members=members, least=least, fitting=fitting
     )  # fmt: skip
-    score = score_of(batch, _kept(scenario, least, fitting) if batch.own and n == 1 else _way(scenario)(batch))
+    ran = _kept(scenario, least, fitting) if batch.own and n == 1 else _way(scenario)(batch)
+    score = score_of(batch, ran)
     if scenario.requests is not None:
         from crossflow.answers.evaluation.replays import replayed_score
 
@@ -306,7 +307,7 @@ def _batch(
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
     band, levels = bands(scenario, score.devices, members, changed)
-    score = with_figures(scenario, system, device, score.having(error_band=band, trust=levels), reading, members)
+    score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:
         return score
     from crossflow.answers.evaluation.post_training import job_score

@@ -104,11 +104,18 @@ def rents(fleets: Sequence[Fleet], dtype: str, n: int) -> tuple[Array, Array]:
     return wide(rent, n), wide(worth, n)
 
 
-def _fleets(batch: PointBatch, ran: Ran) -> tuple[tuple[Fleet, ...], tuple[Fleet, ...]]:
-    """All devices of a batch, those of the system itself first; and one of each kind."""
+def fleets_of(batch: PointBatch, ran: Ran) -> tuple[Fleet, ...]:
+    """All devices of a batch, those of the system itself first."""
     outcome, devices = ran.outcome, ran.devices - sum((one.devices for one in ran.beside), NOTHING)
     own = Fleet(system=batch.system, device=batch.device, devices=devices, energy=outcome.energy, sent=outcome.sent)
-    return (own, *ran.beside), (own, *(one for one in ran.beside if one.pool))
+    return own, *ran.beside
+
+
+def energy_shares(fleets: Sequence[Fleet], total: Array) -> list[Array]:
+    """Share of each of several fleets in the energy that all of them draw in a step of some length. [1]"""
+    elapsed = np.where(np.isfinite(total) & (total > 0), total, 1.0)
+    drawn = [drawn_energy(one, elapsed) for one in fleets]
+    return [divide(each, sum(drawn, NOTHING)) for each in drawn]
 
 
 def drawn_energy(fleet: Fleet, elapsed: Array) -> Array:
@@ -127,7 +134,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
     scenario, device, outcome, devices = batch.scenario, batch.device, ran.outcome, ran.devices
     n, dtype = outcome.total.size, scenario.workload.dtype
-    fleets, kinds = _fleets(batch, ran)
+    fleets, kinds = fleets_of(batch, ran), (Fleet(system=batch.system, device=device), *(one for one in ran.beside if one.pool))
     beyond = np.isnan(outcome.total) | (np.isfinite(outcome.total) & (outcome.total > LARGEST))
     total = np.where(beyond, np.inf, outcome.total)
     timed = np.isfinite(total) & (total > 0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from crossflow.answers.evaluation.common import Fleet, energy_shares
 from crossflow.answers.evaluation.members import Members
 from crossflow.answers.evaluation.replay_statistics import PERCENTILES
 from crossflow.answers.scenario import Scenario, requests_of
@@ -66,6 +67,8 @@ OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("carbon_kg", "run.carbon_kg"): ("carbon_intensity", "400 g/kWh"),
     ("embodied_carbon_kg", "run.embodied_carbon_kg"): ("lifetime", "5 years"),
 }
+
+SITE = ("host_power", "pue", "carbon_intensity")  # of an operation, what a pool takes from the system where its own leaves it open
 
 # What columns of a run begin with that only an interrupted one has.
 INTERRUPTED = tuple(f"run.{name}" for name in ("goodput", "undisturbed", "interruptions", "mean_time", "spares", "nodes_in", "checkpoint",
@@ -134,32 +137,47 @@ def _output(workload: TransformerSpec, members: Members | None) -> Array:
     return np.array([float(getattr(one, "output", None) or 1) for one in workloads])[which]
 
 
-def operation(system: SystemSpec, device: Architecture, score: Score) -> dict[str, Array]:
+def operation(fleets: Sequence[Fleet], score: Score) -> dict[str, Array]:
     """Figures of a step that the system's `operation` gives, by column; only those whose fields are given.
 
     `carbon_kg` is the operational carbon, as in LLaMA, Table 15 (arXiv:2302.13971): the energy that the facility takes during the
-    step, as `facility_energy_j` of a run counts it, times the carbon intensity. [kg] `embodied_carbon_kg` is the step's
-    share of the carbon of making the devices: its device-time over their lifetime, as in ACT (ISCA 2022, Eq. 1). [kg]
+    step, as `facility_energy_j` of a run counts it, times the carbon intensity, summed over all `fleets`. [kg] `embodied_carbon_kg`
+    is the step's share of the carbon of making the devices: its device-time over their lifetime, as in ACT (ISCA 2022, Eq. 1). [kg]
     """
+    system, device = fleets[0].system, fleets[0].device
     given, made = operation_of(system, device), sum(device.carbon.values(), np.zeros(1))
     figures = {}
     if given.lifetime is not None and device.carbon:
         figures["embodied_carbon_kg"] = product(score.step_time * score.devices, made / given.lifetime)
     if given.carbon_intensity is None:
         return figures
-    shared = system.devices_per_node
+    shares = [np.ones(1)] if len(fleets) == 1 else energy_shares(fleets, score.step_time)
+    carbon = sum((_carbon(one, fleets[0], score, share) for one, share in zip(fleets, shares, strict=True)), np.zeros(1))
+    return {"carbon_kg": wide(carbon, len(score)), **figures}
+
+
+def _carbon(fleet: Fleet, main: Fleet, score: Score, share: Array) -> Array:
+    """Operational carbon of a step's devices of one kind, with their `share` of its energy. [kg]
+
+    What a pool's operation leaves open of the site is that of the `main` system, and so is the power of a host of which it says nothing.
+    """
+    operated, site = operation_of(fleet.system, fleet.device), operation_of(main.system, main.device)
+    operated = operated.model_copy(update={name: getattr(site, name) for name in SITE if getattr(operated, name) is None})
     step = run_cost(
-        amount=1, per_step=1, step_time=score.step_time, devices=score.devices, operation=given, devices_per_node=shared,
-        step_energy=score.energy, load=load_of(system),
+        amount=1, per_step=1, step_time=score.step_time, devices=fleet.devices, operation=operated,
+        devices_per_node=fleet.system.devices_per_node, step_energy=product(score.energy, share), load=load_of(fleet.system),
     )  # fmt: skip
-    return {"carbon_kg": product(step.facility_energy, given.carbon_intensity), **figures}
+    assert operated.carbon_intensity is not None  # the main system has one
+    return product(step.facility_energy, operated.carbon_intensity)
 
 
-def with_figures(
-    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, reading: Score | None, members: Members | None = None
-) -> Score:
-    """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others."""
-    served, operated = serving(scenario, score, reading, members), operation(system, device, score)
+def with_figures(scenario: Scenario, fleets: Sequence[Fleet], score: Score, reading: Score | None, members: Members | None = None) -> Score:
+    """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others.
+
+    fleets : all devices of the points, those of the system itself first.
+    """
+    system, device = fleets[0].system, fleets[0].device
+    served, operated = serving(scenario, score, reading, members), operation(fleets, score)
     score = score.having(serving=served, operation=operated) if served or operated else score
     if system.node_load is not None and not system.pools:
         each = node_power(system.node_load, score.power / score.devices, system.devices_per_node)

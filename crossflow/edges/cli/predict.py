@@ -241,7 +241,7 @@ def communication(prediction: Prediction) -> Group:
 def _overlap(prediction: Prediction) -> str:
     score = prediction.score
     told = f"{percent(number(score.exposed_share))} of it exposed"
-    hidden = number(score.hidden_communication)
+    hidden = number(score.hidden_communication) + number(score.hidden_side)
     return f"{told}; with nothing hidden the step would take {show(number(score.serialized), 's')}" if hidden else told
 
 
@@ -254,7 +254,8 @@ def layers(prediction: Prediction) -> Group:
         times = [number(score.by_layer[name]) if (name := f"{kind}.{what}") in score.by_layer else 0.0 for what in FIGURES]
         if any(times):
             rows.append([kind, *(show(time, "s") for time in times)])
-    return page.section("By layer type", rows, (1, 2, 3), header=("", "computing", "communication", "exposed"))
+    aside = "both pools, beside each other" if "experts_busy" in score.serving else ""
+    return page.section("By layer type", rows, (1, 2, 3), aside=aside, header=("", "computing", "communication", "exposed"))
 
 
 def job(prediction: Prediction) -> Group:
@@ -354,7 +355,8 @@ def memory(prediction: Prediction) -> Group:
         kept, room, lasts = (number(far[f"second_memory_{name}"]) for name in ("bytes", "capacity_bytes", "lifetime_s"))
         worn = f", worn out after {show(lasts, 's')}" if math.isfinite(lasts) else ""
         beside.append(page.indented(Text(f"on the second memory {show(kept, 'B')} of {show(room, 'B')} a device{worn}")))
-    title = _memory_title(needed, capacity, tight=bool(score.tight()[0]))
+    whose = " of the experts' devices" if score.experts_left[0] <= score.memory_left[0] else ""
+    title = _memory_title(needed, capacity, tight=bool(score.tight()[0]), whose=whose)
     return Group(title, page.indented(bar), page.indented(_legend(kinds, needed, capacity)), *beside, stages(prediction))
 
 
@@ -393,9 +395,9 @@ def sharding(prediction: Prediction) -> Group:
     return Group(page.heading("Tables by rank", aside=found[0]), page.indented(page.grid(rows, right=(1, 2, 3, 4, 5), header=header)))
 
 
-def _memory_title(needed: float, capacity: float, *, tight: bool) -> Text:
+def _memory_title(needed: float, capacity: float, *, tight: bool, whose: str = "") -> Text:
     over = f", {show(needed - capacity, 'B')} too much" if needed > capacity else ""
-    little = f", tight: less than {percent(MARGIN)} left" if tight else ""
+    little = f", tight: less than {percent(MARGIN)}{whose} left" if tight else ""
     words = f"  {show_beyond(needed, capacity, 'B') if over else show(needed, 'B')} of {show(capacity, 'B')} a device{over}{little}"
     return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "yellow" if tight else "dim"))
 
