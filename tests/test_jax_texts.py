@@ -458,6 +458,20 @@ def test_costs_that_say_nothing_are_refused(cost):
         imported(entry(A, CALL), name="m", samples=1, costs=[cost])
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"costs": ["my_kernel=pass", "my_kernal=pass"]}, "--cost my_kernal: the text has no call .* there are: my_kernel; did you mean"),
+        ({"costs": ["my_kernel=pass", "tanh=pass"]}, "--cost tanh: the text has no call or unknown operation of that name; there are: my_"),
+        ({"costs": ["my_kernel=pass", "my_kernel=1,2"]}, "--cost my_kernel: is given twice; leave one of them out"),
+        ({"costs": ["my_kernel=pass"], "trips": 3}, "--trips: all loops of the text say how often they run; leave it out"),
+    ],
+)
+def test_costs_and_trips_that_nothing_asks_for_are_refused(given, sentence):
+    with pytest.raises(CrossflowError, match=sentence):
+        imported(entry(A, CALL), name="m", samples=1, **given)
+
+
 def test_parts_of_stacked_weights_cost_nothing_and_other_slices_do():
     stacked = "  %w = f32[4,64,64] parameter(1)"
     lead = "  %s = f32[1,64,64] slice(%w), slice={[1:2], [0:64], [0:64]}"
@@ -596,6 +610,11 @@ def test_the_command_imports_and_predict_prices_it(tmp_path, capsys):
     [
         (("--batch", "4"), "--batch is for models; a text of XLA says it itself"),
         (("--rank", "1"), "--rank is for records of crossflow emulate"),
+        (
+            ("--cost", "all-reduce=pass"),
+            "--cost all-reduce: the text has no call or unknown operation of that name, nor any other; leave it out",
+        ),
+        (("--trips", "3"), "--trips: all loops of the text say how often they run; leave it out"),
         (("--cost", "a"), "--cost: expected name=FLOPS,BYTES"),
         (("--kernels", "none"), "kernels: expected one of fused, eager, got 'none'"),
     ],

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.evidence.jax import kernels
 from crossflow.evidence.jax.groups import moving
 from crossflow.evidence.jax.names import layer_of
@@ -105,6 +106,9 @@ class _Tracer:
         self.items: Items = []
         self.notes: dict[str, None] = {}
         self.parts: dict[int, HloTensor] = {}  # of tensors that a region divides by itself
+        self.calls: dict[str, None] = {}  # what a cost may be given for, as far as it was met
+        self.priced: set[str] = set()
+        self.guessed = False  # whether a loop took the trips that the user gave
         self.inside = ""  # name of the call that an operation stands in, where names go on from those of calls
 
     def whole(self) -> TracedText:
@@ -115,10 +119,21 @@ class _Tracer:
         outputs = flat(self._run(entry, given, None))
         arguments = [(one.key, self.parts.get(one.key, one.tensor)) for tree in given for one in flat(tree)]
         self.kept |= {one.key for one in outputs}
+        self._expect_used()
         return TracedText(
             items=self.items, sizes=self.sizes, arguments=arguments, outputs=[(one.key, one.tensor) for one in outputs],
             kept=frozenset(self.kept), notes=tuple(self.notes),
         )  # fmt: skip
+
+    def _expect_used(self) -> None:
+        """CrossflowError for costs and trips that nothing in the text asks for."""
+        there = f"; there are: {', '.join(self.calls)}" if self.calls else ", nor any other; leave it out"
+        for name in self.costs:
+            if name not in self.priced:
+                meant = did_you_mean(name, self.calls)
+                raise CrossflowError(f"--cost {name}: the text has no call or unknown operation of that name{there}{meant}")
+        if self.trips is not None and not self.guessed:
+            raise CrossflowError("--trips: all loops of the text say how often they run; leave it out")
 
     # ---------------------------------------------------------------------------------- values
 
@@ -253,7 +268,8 @@ class _Tracer:
         self.items = outer
         trips = op.attributes.get("trips")
         trips = _trips(told, marks, start, ended) if trips is None else trips
-        trips = self.trips if trips is None else trips
+        if trips is None:
+            trips, self.guessed = self.trips, True
         if trips is None:
             raise TextError(op.line, "the text does not say how often this loop runs, for its condition depends on data; give --trips N")
         self._settle(items, inside, ended)
@@ -443,6 +459,7 @@ class _Tracer:
     def _on_custom_call(self, op: HloOp, given: list[HloValue]) -> Tree:
         """What a library runs, as far as it is known; all else has a cost that the user gives."""
         target = op.attributes["target"]
+        self.calls[target] = None
         if target in self.costs:
             return self._named(op, target, given)
         if target.startswith(kernels.FREE_CALLS):
@@ -461,6 +478,8 @@ class _Tracer:
     def _named(self, op: HloOp, name: str, given: list[HloValue]) -> Tree:
         """A pass whose cost the user gave."""
         cost = self.costs[name]
+        self.calls[name] = None
+        self.priced.add(name)
         if cost is None:
             return self._alone(op, given, name=name)
         made = self._new(op.type)
