@@ -514,6 +514,33 @@ def test_permutations_move_along_their_longest_cycle():
     assert moving([(0, 0)]) == ()
 
 
+SENT = "  ROOT %b = f32[1024,64] {}(%a), channel_id=1, use_global_device_ids=true, {}"
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "sentence"),
+    [
+        ("all-reduce", "replica_groups={{0,1},{1,2}}", "line 5: the all-reduce contradicts itself: the device 1 is in its groups twice"),
+        ("all-reduce", "replica_groups={{0,1},{2,9}}", "line 5: .* the device 9 is in its groups, and there are 0 to 3"),
+        ("all-to-all", "replica_groups={{0,1},{2}}", "line 5: .* its groups have 1 and 2 devices, and must be of one size"),
+        ("collective-permute", "source_target_pairs={{0,1},{0,2}}", "line 5: .* the device 0 is a source twice"),
+        ("collective-permute", "source_target_pairs={{0,1},{2,4}}", "line 5: .* the device 4 is a target, and there are 0 to 3"),
+    ],
+)
+def test_groups_that_contradict_themselves_are_refused(op, given, sentence):
+    head = "HloModule m, num_partitions=4, entry_computation_layout={()->f32[]}"
+    with pytest.raises(CrossflowError, match=sentence):
+        imported(entry(A, SENT.format(op, given), head=head), name="m", samples=1)
+
+
+def test_sums_may_be_over_groups_of_several_sizes_and_all_replicas_are_those_of_one_partition():
+    head = "HloModule m, num_partitions=4, entry_computation_layout={()->f32[]}"
+    text = entry(A, SENT.format("all-reduce", "replica_groups={{0,1},{2},{3}}"), head=head)
+    assert [ranks for _, ranks in sent(imported(text, name="m", samples=1).program)] == [2]
+    text = entry(A, "  ROOT %b = f32[1024,64] all-reduce(%a), replica_groups={}", head=head.replace("num", "replica_count=2, num"))
+    assert [ranks for _, ranks in sent(imported(text, name="m", samples=1).program)] == [2]
+
+
 # ------------------------------------------------------------------------------- wrong texts
 
 MAIN = "func.func public @main"

@@ -13,7 +13,7 @@ from typing import Any
 
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.evidence.jax import kernels
-from crossflow.evidence.jax.groups import moving
+from crossflow.evidence.jax.groups import contradiction, crossing, moving
 from crossflow.evidence.jax.names import layer_of
 from crossflow.evidence.jax.steps import HloLoop, HloStep, Items, TracedText, weighted
 from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, readable
@@ -42,6 +42,7 @@ SENDS: Mapping[str, Collective] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all",
     "ragged_all_to_all": "all_to_all", "collective_permute": "sendrecv", "collective_broadcast": "broadcast",
 }  # fmt: skip
+EQUAL = ("all_gather", "reduce_scatter", "all_to_all")  # one type of result says how many parts each device gives or takes
 CALLS = ("call", "fusion", "async_start", "composite")
 CountedNumber = tuple[object | None, int]  # what a whole number is counted from, nothing of a constant, and how far from it it is
 Tree = Any  # of values, as the type of what gives them
@@ -319,13 +320,19 @@ class _Tracer:
     def _ranks(self, op: HloOp, kind: str) -> tuple[int, ...]:
         """The ranks of the largest group, from 0; numbers of replicas count all partitions of each."""
         each = 1 if op.attributes.get("global", True) else self.module.partitions
+        world = self.module.devices // each
         if kind == "collective_permute":
-            found = moving(op.attributes["pairs"])
-            if found and DeviceGroup.of(found, self.module.devices // each) is None:
-                found = tuple(range(self.module.devices // each))  # any rank may be as far from any other
+            pairs = op.attributes["pairs"]
+            wrong, found = crossing(pairs, world), moving(pairs)
+            if found and DeviceGroup.of(found, world) is None:
+                found = tuple(range(world))  # any rank may be as far from any other
         else:
-            largest = max(op.attributes["groups"], key=len)
+            every = (tuple(range(self.module.devices)),)  # what a text means that names none
+            groups = op.attributes["groups"] if op.attributes["groups"] != every else (tuple(range(world)),)
+            wrong, largest = contradiction(groups, world, equal=kind in EQUAL), max(groups, key=len)
             found = tuple(sorted(rank - min(largest) for rank in largest))
+        if wrong:
+            raise TextError(op.line, f"the {kind.replace('_', '-')} contradicts itself: {wrong}")
         return tuple(rank * each for rank in found)
 
     def _compute(self, op: HloOp, given: list[HloValue]) -> Tree:
