@@ -8,7 +8,8 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError
-from crossflow.evidence.replay.crowd import digest_of, listed
+from crossflow.base.rules import listed
+from crossflow.evidence.replay.crowd import digest_of
 from crossflow.evidence.replay.kineto import read_traces
 from tests.test_advice import GAP, ROOT, Step
 
@@ -205,3 +206,36 @@ def test_lists_of_ranks_are_read_again():
     numbers = [0, 1, 2, 5, 7, 8, 11]
     parts = [part.split("-") for part in listed(numbers).split(", ")]
     assert [n for part in parts for n in range(int(part[0]), int(part[-1]) + 1)] == numbers
+
+
+def test_the_rank_with_most_to_do_is_read_whole_where_collectives_do_not_meet(tmp_path):
+    """Rank 4 runs one collective less, so none meet; rank 3 computes longest, and says how fast a step may become."""
+    for rank in range(8):
+        one = Step(rank, 8)
+        for i in range(12):
+            one.host(400.0)
+            one.launch(60.0 + (200.0 if rank == 3 else 0.0))
+            if rank != 4 or i:
+                one.waits_for_streams()
+                one.launch(300.0 if rank != 3 else 100.0, name=SUM, op="nccl", stream=14, after=one.free[7] + GAP)
+        one.write(tmp_path)
+    whole, some = (crossflow.trace(tmp_path, whole=number) for number in (8, 2))
+    assert [trace.rank for trace in some.graph.traces if trace.rank in (3, 4)] == [3, 4]
+    assert len(some.graph.traces) < 8
+    assert whole.advice.findings[0].gain > 0
+    assert some.advice.findings[0].gain == pytest.approx(whole.advice.findings[0].gain, rel=1e-6)
+
+
+def test_ranks_that_stand_for_no_other_are_not_said_to(tmp_path):
+    for rank in range(3):
+        one = Step(rank, 3)
+        for _ in range(rank + 1):
+            one.launch(60.0, name=SUM, op="nccl", stream=14)
+        one.write(tmp_path)
+    (note,) = [note for note in crossflow.trace(tmp_path, whole=2).notes if "of them whole" in note]
+    assert note.endswith("3 of them whole")
+
+
+def test_a_rank_beyond_the_job_is_refused_with_those_that_there_are(folder):
+    with pytest.raises(CrossflowError, match=r"there is no trace of rank 99; there are ranks 0-23$"):
+        crossflow.trace(folder, whole=6, what_if="rank[99]+2ms")

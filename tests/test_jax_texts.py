@@ -458,6 +458,20 @@ def test_costs_that_say_nothing_are_refused(cost):
         imported(entry(A, CALL), name="m", samples=1, costs=[cost])
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"costs": ["my_kernel=pass", "my_kernal=pass"]}, "--cost my_kernal: the text has no call .* there are: my_kernel; did you mean"),
+        ({"costs": ["my_kernel=pass", "tanh=pass"]}, "--cost tanh: the text has no call or unknown operation of that name; there are: my_"),
+        ({"costs": ["my_kernel=pass", "my_kernel=1,2"]}, "--cost my_kernel: is given twice; leave one of them out"),
+        ({"costs": ["my_kernel=pass"], "trips": 3}, "--trips: all loops of the text say how often they run; leave it out"),
+    ],
+)
+def test_costs_and_trips_that_nothing_asks_for_are_refused(given, sentence):
+    with pytest.raises(CrossflowError, match=sentence):
+        imported(entry(A, CALL), name="m", samples=1, **given)
+
+
 def test_parts_of_stacked_weights_cost_nothing_and_other_slices_do():
     stacked = "  %w = f32[4,64,64] parameter(1)"
     lead = "  %s = f32[1,64,64] slice(%w), slice={[1:2], [0:64], [0:64]}"
@@ -498,6 +512,33 @@ def test_permutations_move_along_their_longest_cycle():
     assert moving([(0, 0), (1, 2), (2, 4), (4, 1)]) == (0, 1, 3)
     assert moving([(0, 1), (1, 2), (2, 3)]) == (0, 1, 2, 3)
     assert moving([(0, 0)]) == ()
+
+
+SENT = "  ROOT %b = f32[1024,64] {}(%a), channel_id=1, use_global_device_ids=true, {}"
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "sentence"),
+    [
+        ("all-reduce", "replica_groups={{0,1},{1,2}}", "line 5: the all-reduce contradicts itself: the device 1 is in its groups twice"),
+        ("all-reduce", "replica_groups={{0,1},{2,9}}", "line 5: .* the device 9 is in its groups, and there are 0 to 3"),
+        ("all-to-all", "replica_groups={{0,1},{2}}", "line 5: .* its groups have 1 and 2 devices, and must be of one size"),
+        ("collective-permute", "source_target_pairs={{0,1},{0,2}}", "line 5: .* the device 0 is a source twice"),
+        ("collective-permute", "source_target_pairs={{0,1},{2,4}}", "line 5: .* the device 4 is a target, and there are 0 to 3"),
+    ],
+)
+def test_groups_that_contradict_themselves_are_refused(op, given, sentence):
+    head = "HloModule m, num_partitions=4, entry_computation_layout={()->f32[]}"
+    with pytest.raises(CrossflowError, match=sentence):
+        imported(entry(A, SENT.format(op, given), head=head), name="m", samples=1)
+
+
+def test_sums_may_be_over_groups_of_several_sizes_and_all_replicas_are_those_of_one_partition():
+    head = "HloModule m, num_partitions=4, entry_computation_layout={()->f32[]}"
+    text = entry(A, SENT.format("all-reduce", "replica_groups={{0,1},{2},{3}}"), head=head)
+    assert [ranks for _, ranks in sent(imported(text, name="m", samples=1).program)] == [2]
+    text = entry(A, "  ROOT %b = f32[1024,64] all-reduce(%a), replica_groups={}", head=head.replace("num", "replica_count=2, num"))
+    assert [ranks for _, ranks in sent(imported(text, name="m", samples=1).program)] == [2]
 
 
 # ------------------------------------------------------------------------------- wrong texts
@@ -596,6 +637,11 @@ def test_the_command_imports_and_predict_prices_it(tmp_path, capsys):
     [
         (("--batch", "4"), "--batch is for models; a text of XLA says it itself"),
         (("--rank", "1"), "--rank is for records of crossflow emulate"),
+        (
+            ("--cost", "all-reduce=pass"),
+            "--cost all-reduce: the text has no call or unknown operation of that name, nor any other; leave it out",
+        ),
+        (("--trips", "3"), "--trips: all loops of the text say how often they run; leave it out"),
         (("--cost", "a"), "--cost: expected name=FLOPS,BYTES"),
         (("--kernels", "none"), "kernels: expected one of fused, eager, got 'none'"),
     ],

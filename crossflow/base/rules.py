@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from crossflow.base.errors import CrossflowError
@@ -47,3 +47,18 @@ def _span(part: str, text: str, place: str) -> Iterator[int]:
     if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
         raise CrossflowError(f"{place}: expected ranks such as 0,7 or 0-3, got '{text}'")
     yield from range(int(first), int(last if dash else first) + 1)
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Numbers of ranks in few words.
+
+    >>> listed((0, 1, 2, 5, 7, 8))
+    '0-2, 5, 7-8'
+    """
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, one)) for one in found)

@@ -25,7 +25,6 @@ DOORS = {
     "measurement.results": ("DERIVED", "ROWS", "summary"),
     "replay.breakdown": ("PARTS",),
     "replay.clocks": ("aligned",),
-    "replay.crowd": ("listed",),
     "replay.events": ("is_traces",),
     "replay.execution": ("joined", "read_executions"),
     "replay.graph": ("graph_of",),

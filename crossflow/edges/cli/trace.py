@@ -14,12 +14,12 @@ from rich.text import Text
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import check_writable, named_by
+from crossflow.base.rules import listed as ranges
 from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count
 from crossflow.edges.cli.timeline import check_output, write_output
 from crossflow.evidence.replay.breakdown import PARTS
-from crossflow.evidence.replay.crowd import listed as ranges
 from crossflow.evidence.replay.kernels import plain_name
 from crossflow.evidence.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.evidence.replay.reach import KernelLoss

@@ -75,6 +75,50 @@ def pairs_of(text: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(a or c), int(b or d)) for a, b, c, d in _PAIR.findall(text.strip()[1:-1]))
 
 
+def contradiction(groups: DeviceGroups, world: int, *, equal: bool) -> str:
+    """What is wrong with the groups of a collective, "" where nothing is.
+
+    Parameters
+    ----------
+    world : devices that there are. [1]
+    equal : whether all groups must be as large, for the sizes of tensors depend on it.
+
+    >>> contradiction(((0, 1), (1, 2)), 4, equal=False)
+    'the device 1 is in its groups twice'
+    >>> contradiction(((0, 1), (2, 4)), 4, equal=False)
+    'the device 4 is in its groups, and there are 0 to 3'
+    >>> contradiction(((0, 1), (2,)), 4, equal=True)
+    'its groups have 1 and 2 devices, and must be of one size'
+    """
+    return _once([device for group in groups for device in group], world, "in its groups") or _unequal(groups if equal else ())
+
+
+def crossing(pairs: Sequence[tuple[int, int]], world: int) -> str:
+    """What is wrong with the pairs of a permutation, "" where nothing is.
+
+    >>> crossing([(0, 1), (0, 2)], 4), crossing([(0, 1), (1, 0)], 2)
+    ('the device 0 is a source twice', '')
+    """
+    return _once([source for source, _ in pairs], world, "a source") or _once([target for _, target in pairs], world, "a target")
+
+
+def _once(devices: Sequence[int], world: int, what: str) -> str:
+    """A device that there is not, or that is there twice."""
+    seen = set[int]()
+    for device in devices:
+        if not 0 <= device < world:
+            return f"the device {device} is {what}, and there are 0 to {world - 1}"
+        if device in seen:
+            return f"the device {device} is {what} twice"
+        seen.add(device)
+    return ""
+
+
+def _unequal(groups: DeviceGroups) -> str:
+    sizes = sorted({len(group) for group in groups})
+    return f"its groups have {' and '.join(map(str, sizes))} devices, and must be of one size" if len(sizes) > 1 else ""
+
+
 def moving(pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """The ranks of the longest chain or cycle of a permutation, in ascending order from 0; those that stay where they are send nothing.
 

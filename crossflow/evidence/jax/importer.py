@@ -133,6 +133,8 @@ def costs_of(given: Iterable[str]) -> Costs:
     found: dict[str, tuple[float, float] | None] = {}
     for one in given:
         name, _, cost = one.rpartition("=")
+        if name in found:
+            raise CrossflowError(f"--cost {name}: is given twice; leave one of them out")
         parts = [part.strip() for part in cost.split(",")]
         try:
             found[name] = None if parts == [PASS] else (_amount(parts[0], "flop"), _amount(parts[1], "B"))

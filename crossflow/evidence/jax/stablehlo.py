@@ -366,7 +366,8 @@ def _rows(text: str, name: str, line: int) -> DeviceGroups:
     rows, columns = int(found[2]), int(found[3])
     if found[1].startswith('"0x'):
         content = bytes.fromhex(found[1][3:-1])
-        numbers = [int.from_bytes(content[i : i + 8], "little") for i in range(0, len(content), BITS_OF_ROW // 8)]
+        numbers = [int.from_bytes(content[i : i + 8], "little", signed=True) for i in range(0, len(content), BITS_OF_ROW // 8)]
     else:
         numbers = list(_ints(found[1])) * (rows * columns if "[" not in found[1] else 1)
-    return tuple(tuple(numbers[i * columns : (i + 1) * columns]) for i in range(rows))
+    rest = -1  # fills the rows of smaller groups
+    return tuple(tuple(one for one in numbers[i * columns : (i + 1) * columns] if one != rest) for i in range(rows))

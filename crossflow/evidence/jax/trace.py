@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.evidence.jax import kernels
-from crossflow.evidence.jax.groups import moving
+from crossflow.evidence.jax.groups import contradiction, crossing, moving
 from crossflow.evidence.jax.names import layer_of
 from crossflow.evidence.jax.steps import HloLoop, HloStep, Items, TracedText, weighted
 from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, readable
@@ -41,6 +42,7 @@ SENDS: Mapping[str, Collective] = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all",
     "ragged_all_to_all": "all_to_all", "collective_permute": "sendrecv", "collective_broadcast": "broadcast",
 }  # fmt: skip
+EQUAL = ("all_gather", "reduce_scatter", "all_to_all")  # one type of result says how many parts each device gives or takes
 CALLS = ("call", "fusion", "async_start", "composite")
 CountedNumber = tuple[object | None, int]  # what a whole number is counted from, nothing of a constant, and how far from it it is
 Tree = Any  # of values, as the type of what gives them
@@ -105,6 +107,9 @@ class _Tracer:
         self.items: Items = []
         self.notes: dict[str, None] = {}
         self.parts: dict[int, HloTensor] = {}  # of tensors that a region divides by itself
+        self.calls: dict[str, None] = {}  # what a cost may be given for, as far as it was met
+        self.priced: set[str] = set()
+        self.guessed = False  # whether a loop took the trips that the user gave
         self.inside = ""  # name of the call that an operation stands in, where names go on from those of calls
 
     def whole(self) -> TracedText:
@@ -115,10 +120,21 @@ class _Tracer:
         outputs = flat(self._run(entry, given, None))
         arguments = [(one.key, self.parts.get(one.key, one.tensor)) for tree in given for one in flat(tree)]
         self.kept |= {one.key for one in outputs}
+        self._expect_used()
         return TracedText(
             items=self.items, sizes=self.sizes, arguments=arguments, outputs=[(one.key, one.tensor) for one in outputs],
             kept=frozenset(self.kept), notes=tuple(self.notes),
         )  # fmt: skip
+
+    def _expect_used(self) -> None:
+        """CrossflowError for costs and trips that nothing in the text asks for."""
+        there = f"; there are: {', '.join(self.calls)}" if self.calls else ", nor any other; leave it out"
+        for name in self.costs:
+            if name not in self.priced:
+                meant = did_you_mean(name, self.calls)
+                raise CrossflowError(f"--cost {name}: the text has no call or unknown operation of that name{there}{meant}")
+        if self.trips is not None and not self.guessed:
+            raise CrossflowError("--trips: all loops of the text say how often they run; leave it out")
 
     # ---------------------------------------------------------------------------------- values
 
@@ -253,7 +269,8 @@ class _Tracer:
         self.items = outer
         trips = op.attributes.get("trips")
         trips = _trips(told, marks, start, ended) if trips is None else trips
-        trips = self.trips if trips is None else trips
+        if trips is None:
+            trips, self.guessed = self.trips, True
         if trips is None:
             raise TextError(op.line, "the text does not say how often this loop runs, for its condition depends on data; give --trips N")
         self._settle(items, inside, ended)
@@ -303,13 +320,19 @@ class _Tracer:
     def _ranks(self, op: HloOp, kind: str) -> tuple[int, ...]:
         """The ranks of the largest group, from 0; numbers of replicas count all partitions of each."""
         each = 1 if op.attributes.get("global", True) else self.module.partitions
+        world = self.module.devices // each
         if kind == "collective_permute":
-            found = moving(op.attributes["pairs"])
-            if found and DeviceGroup.of(found, self.module.devices // each) is None:
-                found = tuple(range(self.module.devices // each))  # any rank may be as far from any other
+            pairs = op.attributes["pairs"]
+            wrong, found = crossing(pairs, world), moving(pairs)
+            if found and DeviceGroup.of(found, world) is None:
+                found = tuple(range(world))  # any rank may be as far from any other
         else:
-            largest = max(op.attributes["groups"], key=len)
+            every = (tuple(range(self.module.devices)),)  # what a text means that names none
+            groups = op.attributes["groups"] if op.attributes["groups"] != every else (tuple(range(world)),)
+            wrong, largest = contradiction(groups, world, equal=kind in EQUAL), max(groups, key=len)
             found = tuple(sorted(rank - min(largest) for rank in largest))
+        if wrong:
+            raise TextError(op.line, f"the {kind.replace('_', '-')} contradicts itself: {wrong}")
         return tuple(rank * each for rank in found)
 
     def _compute(self, op: HloOp, given: list[HloValue]) -> Tree:
@@ -443,6 +466,7 @@ class _Tracer:
     def _on_custom_call(self, op: HloOp, given: list[HloValue]) -> Tree:
         """What a library runs, as far as it is known; all else has a cost that the user gives."""
         target = op.attributes["target"]
+        self.calls[target] = None
         if target in self.costs:
             return self._named(op, target, given)
         if target.startswith(kernels.FREE_CALLS):
@@ -461,6 +485,8 @@ class _Tracer:
     def _named(self, op: HloOp, name: str, given: list[HloValue]) -> Tree:
         """A pass whose cost the user gave."""
         cost = self.costs[name]
+        self.calls[name] = None
+        self.priced.add(name)
         if cost is None:
             return self._alone(op, given, name=name)
         made = self._new(op.type)

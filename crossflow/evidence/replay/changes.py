@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.base.rules import COMMAS, RULE, ranks_of, value_of
+from crossflow.base.rules import COMMAS, RULE, listed, ranks_of, value_of
 from crossflow.evidence.replay.breakdown import union
 from crossflow.evidence.replay.collectives import OPS, traced_collectives
 from crossflow.evidence.replay.edges import HostPoints
@@ -230,13 +230,12 @@ def _later(graph: StepGraph, rule: TraceRule, found: GraphTimes) -> None:
     by_rank = {trace.rank: rank for rank, trace in enumerate(graph.traces)}
     for rank in rule.ranks:
         if rank not in by_rank:
-            how = "were read" if graph.ranks == len(by_rank) else "were read whole, and stand for the others; --whole says how many are"
-            raise CrossflowError(f"what-if '{rule.written}': there is no trace of rank {rank}; those of {_listed(by_rank)} {how}")
+            there = f"those of {listed([*by_rank])} were read"
+            if len(graph.numbers) > len(by_rank):
+                whole = f"{there} whole, and stand for the others; --whole says how many are"
+                there = whole if rank in graph.numbers else f"there are ranks {listed(graph.numbers)}"
+            raise CrossflowError(f"what-if '{rule.written}': there is no trace of rank {rank}; {there}")
         place = by_rank[rank]
         mine = slice(int(graph.first[place]), int(graph.first[place + 1]))
         for nodes in (*graph.calls[place], graph.starts[mine], graph.ends[mine]):
             found.begin[nodes] += np.where(graph.begins[nodes], rule.value, 0.0)
-
-
-def _listed(ranks: dict[int, int]) -> str:
-    return ", ".join(map(str, sorted(ranks)))

@@ -4,7 +4,8 @@ The trace of a rank is read as a stream and reduced to the begins and ends of it
 step of every rank goes, and who waits for whom. Ranks that run the same sequence of collectives are alike. One of them, in the middle of
 those that come early and late, is read whole and stands for the others in a replay: each comes to its collectives with it, so much
 earlier or later as was measured. Ranks that keep others waiting, with those of their smallest group, stand for themselves; so do the
-slowest rank and those that begin first and last.
+slowest rank and those that begin first and last. Where the collectives of alike ranks do not meet, nobody is seen to wait for the rank
+with most to do, so it stands for itself, too.
 """
 
 from __future__ import annotations
@@ -256,8 +257,12 @@ def _chosen(
     usual = [int(np.argmax([one.time for one in shares])), int(begins.argmin()), int(begins.argmax())]
     near = [rank for place in culprits for rank in _smallest(found, place)]
     groups = sorted(_alike(digests).values(), key=len, reverse=True)[: MOST_WHOLE // 2]
-    stands = [_middle([digests[place] for place in mine], mine, {*culprits, *near}) for mine in groups]
-    kept = [*dict.fromkeys([*stands, *culprits, *usual, *near])][:MOST_WHOLE]
+    meets = np.bincount(np.concatenate([[], *(one.ranks for one in found)]).astype(np.intp), minlength=len(digests))
+    apart = [mine for mine in groups if any(meets[place] < max(len(digests[place].collectives.groups), 1) for place in mine)]
+    busiest = [max(mine, key=lambda place: shares[place].parts["busy"]) for mine in apart]
+    own = {*culprits, *busiest, *near}
+    stands = [_middle([digests[place] for place in mine], mine, own) for mine in groups]
+    kept = [*dict.fromkeys([*stands, *culprits, *busiest, *usual, *near])][:MOST_WHOLE]
     whole = tuple(sorted(kept))
     like = np.full(len(digests), NONE)
     for mine, stand in zip(groups, stands, strict=True):
@@ -302,7 +307,8 @@ def _told(digests: Sequence[RankDigest], many: ManyRanks) -> Iterator[str]:
     stand, alone = int((many.like >= 0).sum()) - len(many.whole), int((many.like == NONE).sum())
     events = sum(one.events for one in digests)
     read = f"{len(digests):,} ranks with {events:,} events of hosts and devices were read, {len(many.whole)} of them whole"
-    yield f"{read}; in replays and advice these stand for {stand:,} that run the same collectives, which come to each with them as measured"
+    same = f"; in replays and advice these stand for {stand:,} that run the same collectives, which come to each with them as measured"
+    yield f"{read}{same if stand else ''}"
     if alone:
         yield f"{alone:,} ranks run sequences of collectives of which no rank was read whole; they are in no replay"
 
@@ -316,18 +322,3 @@ def _joined_notes(digests: Sequence[RankDigest]) -> Iterator[str]:
     for note, sources in found.items():
         more = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         yield note.replace("{}", f"{sources[0]}{more}") if "{}" in note else f"{note} ({sources[0]}{more})" if more else note
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Numbers of ranks in few words.
-
-    >>> listed((0, 1, 2, 5, 7, 8))
-    '0-2, 5, 7-8'
-    """
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ", ".join("-".join(map(str, one)) for one in found)

@@ -136,7 +136,7 @@ class StepGraph:
     pieces : segments of the host by operation, each with its edge as its owner.
     contention : whether an edge is there because a kernel filled the device, shape (edges,).
     others : whether an edge stands for ranks that are not in the graph, shape (edges,).
-    ranks : whose collectives were read, with those that are not in the graph. [1]
+    numbers : of the ranks whose collectives were read, with those that are not in the graph.
     notes : what had to be assumed, as sentences.
     """
 
@@ -160,7 +160,7 @@ class StepGraph:
     pieces: HostPieces
     contention: Mask
     others: Mask
-    ranks: int
+    numbers: tuple[int, ...]
     notes: tuple[str, ...]
 
     @property
@@ -187,7 +187,7 @@ class _Draft:
     """A graph while it is drawn, nodes in the order in which they were added; moments and edges in blocks of columns."""
 
     edges: tuple[RankEdges, ...]
-    ranks: int
+    numbers: tuple[int, ...]
     moments: list[Array] = field(default_factory=list)
     nodes: int = 0
     arrows: list[tuple[Array | Index, ...]] = field(default_factory=list)  # by `_ARROW`
@@ -348,7 +348,8 @@ def graph_of(traces: Sequence[RankTrace], *, meet: bool = True, contention: bool
         edges are fitted to the delays that they explain.
     many : all ranks of the job, where the traces are of some that stand for them.
     """
-    draft = _Draft(edges=tuple(edges_of(trace) for trace in traces), ranks=len(traces if many is None else many.numbers))
+    numbers = tuple(trace.rank for trace in traces) if many is None else many.numbers
+    draft = _Draft(edges=tuple(edges_of(trace) for trace in traces), numbers=numbers)
     first = np.cumsum([0, *(len(trace.works) for trace in traces)], dtype=np.intp)
     for edges in draft.edges:
         draft.rank(edges, contention=contention)
@@ -387,7 +388,7 @@ def _graph(draft: _Draft, first: Index, time: Array, meetings: Sequence[RankMeet
         collective=np.concatenate([edges.trace.works.collective for edges in draft.edges]), meetings=tuple(meetings),
         segments=tuple((renumbered[before], renumbered[call]) for before, call in draft.segments), steps=tuple(steps),
         pieces=_joined_pieces(draft.pieces, renumbered), contention=contention[kept], others=others[kept],
-        ranks=draft.ranks, notes=(*notes, *odd),
+        numbers=draft.numbers, notes=(*notes, *odd),
     )  # fmt: skip
 
 

@@ -288,7 +288,7 @@ def exposed_collectives(steps: TracedSteps) -> Iterator[Ill]:
         mine = np.where(np.isin(np.arange(len(hidden)), works), hidden, 0.0)
         lost = works[mine[works] > 0]
         if op not in SENT and len(lost):
-            unread = max(trace.world for trace in graph.traces) > graph.ranks
+            unread = max(trace.world for trace in graph.traces) > len(graph.numbers)
             proof = steps.proof(op, lost, mine[lost], "waits for ranks that were not read count in it" if unread else "")
             title = f"{op} is exposed: nothing is computed beside it"
             yield Ill(kind=f"exposed_{op}", title=title, time=proof.time / steps.count(), mend=shorter(mine), proofs=(proof,))

@@ -14,6 +14,7 @@ import numpy as np
 from crossflow.base import provenance
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
+from crossflow.base.rules import listed
 from crossflow.evidence.replay.advice import StepAdvice, advise
 from crossflow.evidence.replay.batch import batch_change
 from crossflow.evidence.replay.breakdown import (
@@ -31,7 +32,7 @@ from crossflow.evidence.replay.changes import BATCH, changed, read_trace_changes
 from crossflow.evidence.replay.clocks import aligned
 from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.critical import CriticalPath, LateRank, critical_path, late_ranks, owners
-from crossflow.evidence.replay.crowd import AlikeRanks, RankCrowd, listed, read_crowd
+from crossflow.evidence.replay.crowd import AlikeRanks, RankCrowd, read_crowd
 from crossflow.evidence.replay.edges import RankEdges
 from crossflow.evidence.replay.execution import joined, read_executions
 from crossflow.evidence.replay.graph import GraphStep, GraphTimes, StepGraph, graph_of, taken, times_of
