@@ -632,6 +632,20 @@ def test_the_command_imports_and_predict_prices_it(tmp_path, capsys):
     assert json.loads(said)["communication_s"]["all_reduce"]["total"] > 0
 
 
+def test_a_system_of_another_size_is_refused_at_its_place(tmp_path, capsys):
+    assert run(capsys, "import", DATA / "llama.mlir", "-o", tmp_path / "llama.program.json")[0] == 0
+    (tmp_path / "s.yaml").write_text("workload: llama.program.json\nsoftware: pytorch\nsystem: {template: dgx-h100}\n")
+    status, _, said = run(capsys, "predict", tmp_path / "s.yaml")
+    assert status == 2
+    assert "s.yaml:3: system: the program is written for one device, but the system has 8; give the system devices: 1" in said
+    assert run(capsys, "predict", tmp_path / "s.yaml", "--set", "system.devices=1")[0] == 0
+    (tmp_path / "study.yaml").write_text("scenario: s.yaml\nspace: {system.node.link.bandwidth: [400 GB/s, 450 GB/s]}\n")
+    status, _, said = run(capsys, "study", tmp_path / "study.yaml")
+    assert status == 2
+    assert "system: the program is written for one device" in said
+    assert "strategy" not in said
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

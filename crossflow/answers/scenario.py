@@ -560,9 +560,10 @@ def resolved(document: Document, base: Path | None, name: str, like: Scenario | 
 
 
 def _strategy_problem(document: Document, error: StrategyError) -> Problem:
-    """What is wrong with a strategy, at the part of it that the error is about."""
-    message = str(error).removeprefix("strategy: ")
-    return document.problem(document.blamed("strategy", message), message)
+    """What is wrong with a strategy, at the part of it that the error is about; of a program, which has its own, that is the system."""
+    section = "system" if str(error).startswith("system: ") else "strategy"
+    message = str(error).removeprefix(f"{section}: ")
+    return document.problem(document.blamed(section, message), message)
 
 
 def check_strategy(scenario: Scenario) -> None:

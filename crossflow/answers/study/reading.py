@@ -189,7 +189,8 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
     try:
         scenario = from_document(document.under("scenario"), base, spec.name)
     except StrategyError as error:
-        raise document.error(("scenario", "strategy"), str(error).removeprefix("strategy: ")) from None
+        section = "system" if str(error).startswith("system: ") else "strategy"
+        raise document.error(("scenario", section), str(error).removeprefix(f"{section}: ")) from None
     if planned_ and isinstance(scenario.workload, ProgramSpec):
         raise document.error(("scenario", "strategy"), GIVEN)
     spec = _with_goals(spec, scenario, document)

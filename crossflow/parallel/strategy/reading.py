@@ -148,7 +148,10 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
         strategy = mesh_of(workload.program)
         if counted and strategy.devices != devices:
             mesh = sizes_text(workload.program.axes)
-            raise StrategyError(f"the program is written for a mesh of {strategy.devices} devices ({mesh}), but the system has {devices}")
+            mine = f"a mesh of {strategy.devices} devices ({mesh})" if strategy.devices > 1 else mesh
+            raise StrategyError(
+                f"system: the program is written for {mine}, but the system has {devices}; give the system devices: {strategy.devices}"
+            )
     if strategy is None:
         if counted and devices > 1:
             plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"
