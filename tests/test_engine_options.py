@@ -34,6 +34,7 @@ def parser(*names):
                 {"action": "store_true"}
                 if row["type"] == "switch"
                 else {"type": TYPES[row["type"]], "choices": row.get("choices"), "default": row.get("default")}
+                | ({"nargs": "*"} if row.get("many") else {})
             )
             made.add_argument(option, *row.get("also", ()), **form)
     return made
