@@ -12,9 +12,9 @@ from pathlib import Path
 
 import hypothesis
 
+from tests.generated.drawn_laws import LAWS, accepted, strictly
 from tests.generated.further import FURTHER
 from tests.generated.inputs import SCENARIOS as FIRST
-from tests.generated.drawn_laws import LAWS, accepted, strictly
 
 SCENARIOS = {**FIRST, **FURTHER}
 HEAVY, SELDOM = ("explained", "explored"), 5  # laws that take seconds, and of how many scenarios one is held against them

@@ -12,9 +12,9 @@ from sampled import ALL, fewer
 
 import crossflow
 from crossflow.base.errors import CrossflowError
+from tests.generated.drawn_laws import LAWS, accepted, strictly
 from tests.generated.further import FURTHER
 from tests.generated.inputs import SCENARIOS
-from tests.generated.drawn_laws import LAWS, accepted, strictly
 from tests.generated.studies import studies
 
 EXAMPLES = fewer(300, 4)  # of each kind
