@@ -93,7 +93,7 @@ def test_numbers_of_the_design_before_are_grey_until_the_answer_comes(opened, ur
     page.focus(POWER)
     page.keyboard.press("ArrowRight")
     until(page, "document.body.classList.contains('behind')")
-    until(page, "getComputedStyle(document.querySelector('.headline')).opacity === '0.45'")
+    until(page, "getComputedStyle(document.querySelector('.headline')).opacity === '0.5'")
     free.append(True)
     for route in asked:
         route.continue_()
