@@ -21,7 +21,9 @@ DPO = {
     "system": {"template": "dgx-h100", "devices": 8}, "workload": LLAMA, "strategy": "tp2-dp4-z1", "job": {"kind": "dpo"},
 }  # fmt: skip
 ROLLOUT = {"prompts": 8, "answers": 4, "prompt": 64, "answer": {"law": "lognormal", "mean": 128, "cv": 0.6}, "strategy": "tp2"}
-GRPO = {**DPO, "job": {"kind": "grpo", "offload": True, "rollout": ROLLOUT}}
+BARE = {"kind": "grpo", "offload": True, "rollout": ROLLOUT}
+GRPO = {**DPO, "job": {**BARE, "overheads": "none"}}
+TAKES = {**DPO, "job": BARE}  # what a trainer takes beside its phases, as measured
 
 
 @functools.cache
@@ -109,6 +111,26 @@ def test_a_critic_reads_and_trains():
     without = job({**GRPO, "job": {**GRPO["job"], "kind": "ppo"}}, reference="none", reward="none", old_policy=False, epochs=2)["phases_s"]
     assert set(without) == {"rollout", "transfer", "critic_pass", "critic_training", "training", "moving"}
     assert without["training"] == pytest.approx(2 * found["training"], rel=1e-12)
+
+
+def test_what_a_trainer_takes_beside_its_phases_is_counted():
+    bare, whole = job(GRPO), job(TAKES)
+    phases = whole["phases_s"]
+    assert phases["handling"] == pytest.approx(32 * 5.2e-3, rel=1e-12)
+    weights = 2 * 8.030261248e9  # of the whole model, in 16 bits
+    assert phases["refit"] == pytest.approx(5.1 + weights / 25e9, rel=1e-4)
+    steps = whole["longest_answer"]  # of the engine that writes it: the prompts are read in the first
+    assert phases["rollout"] - bare["phases_s"]["rollout"] == pytest.approx(4.6e-3 * steps, rel=0.02)
+    assert whole["iteration_time_s"] == pytest.approx(sum(phases.values()), rel=1e-12)
+    assert {name: phases[name] for name in phases if name not in ("rollout", "refit", "handling")} == {
+        name: value for name, value in bare["phases_s"].items() if name != "rollout"
+    }
+    nothing = job(TAKES, overheads={"step": "0 s", "refit": "0 s", "refit_rate": "1e30 B/s", "sample": "0 s"})
+    assert nothing["iteration_time_s"] == pytest.approx(bare["iteration_time_s"], rel=1e-12)
+
+
+def test_engines_on_devices_of_their_own_do_not_wake_up():
+    assert "refit" not in job(TAKES, rollout={**ROLLOUT, "devices": 8})["phases_s"]
 
 
 # ------------------------------------------------------------------------------------------ laws
@@ -315,6 +337,9 @@ def test_points_of_a_batch_are_as_each_alone():
         (DPO, {"reference": "none"}, "reference: a job of kind dpo does not run without it; leave out none"),
         (DPO, {"kind": "distill"}, "teacher: name the model that teaches"),
         (DPO, {"kind": "grpo"}, "rollout: grpo trains on answers; say how they are written"),
+        (DPO, {"overheads": "none"}, "overheads: a job of kind dpo writes no answers"),
+        (TAKES, {"overheads": {"step": "4"}}, "job.overheads.step: "),
+        (TAKES, {"overheads": {"refit_rate": "0 GB/s"}}, "job.overheads.refit_rate: expected more than 0 B/s"),
         (DPO, {"epochs": 2}, "epochs: a job of kind dpo writes no answers"),
         (DPO, {"reference": {"model": "nonsense"}}, "job.reference: workload.model: unknown model 'nonsense'"),
         (DPO, {"reference": {"strategy": "tp16"}}, "job.reference: strategy tp16"),
@@ -382,6 +407,8 @@ MATTERS = {
     "job.rollout.answer": (GRPO, 200, {}), "job.rollout.strategy": (GRPO, "tp4", {}), "job.rollout.software": (GRPO, "sglang", {}),
     "job.rollout.devices": (GRPO, 8, {}), "job.rollout.staleness": (GRPO, 1, {"job.rollout.devices": 8}),
     "job.rollout.seed": (GRPO, 1, {}),
+    "job.overheads.step": (TAKES, "9 ms", {}), "job.overheads.refit": (TAKES, "9 s", {}),
+    "job.overheads.refit_rate": (TAKES, "9 GB/s", {}), "job.overheads.sample": (TAKES, "9 ms", {}),
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ DOORS = {
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
     "requests.post_training": ("FurtherModelSpec", "PostTrainingSpec", "RolloutSpec"),
+    "requests.laws": ("normal_of",),
     "requests.picture": ("rate_line",),
     "requests.record": ("RequestTrace", "request_times"),
     "requests.spec": ("RequestsSpec", "TIMES", "draws"),

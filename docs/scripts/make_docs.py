@@ -60,6 +60,7 @@ from crossflow.evidence.validation.hindcast_files import FIGURES as BLIND_FIGURE
 from crossflow.evidence.validation.hindcast_files import TRIED, folder, hindcasts
 from crossflow.evidence.validation.hindcasts import HindcastTable
 from crossflow.evidence.validation.left_out import WAYS, leave_out
+from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.report import Report, Table, errors
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.evidence.validation.training import TrainingTable
@@ -694,8 +695,10 @@ def validation_page(report: Report, own: str, *, full: bool) -> str:
     text += f"## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
-        text += "" if isinstance(table, HindcastTable) else f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
+        apart = isinstance(table, HindcastTable) or table.name == "post_training"  # which has its section below
+        text += "" if apart else f"## {TITLES.get(table.name, table.name)}\n\n{_table(table)}"
     text += f"## Runs that NVIDIA publishes\n\n{prose()['published']}\n\n{_published()}\n"
+    text += f"## Iterations of post-training that NVIDIA publishes\n\n{prose()['post_training']}\n\n{_iterations()}\n"
     text += f"## Points that MAD-Max prints\n\n{prose()['points']}\n\n{_points()}\n"
     text += f"## Generated devices against datasheets\n\n{_anchors()}\n"
     text += f"## Generated chips against published figures\n\n{prose()['chips']}\n\n{_chips()}\n"
@@ -823,6 +826,7 @@ def _shares(found: Sequence[Coverage]) -> str:
 
 # Training rates that NVIDIA prints of its own code, with their layouts.
 PUBLISHED = ROOT / "tests" / "data" / "nvidia_runs.csv"
+ITERATIONS = PUBLISHED.parent  # of post-training, in post_training.csv
 
 
 @functools.cache
@@ -857,6 +861,19 @@ def _published() -> str:
     whole = [(title, str(len(found)), *(_percent(value) for value in _sizes(found))) for title, found in kinds.items()]
     table = markdown(("release", "model", "GPUs", "type", "strategy", "tokens/s a GPU", "crossflow", "error"), rows, right=(5, 6, 7))
     return markdown(("", "runs", "median", "mean", "bias"), whole, right=range(1, 5)) + "\n" + table
+
+
+def _iterations() -> str:
+    """Errors of published iterations of post-training, in groups."""
+    table = post_training_table(ITERATIONS)
+    off = table.predicted / table.measured - 1
+    rows = [("all", "", str(len(off)), *map(_percent, _sizes(off.tolist())))]
+    for way, members in table.groups.items():
+        for name in sorted(set(members)):
+            mine = [error for error, other in zip(off.tolist(), members, strict=True) if other == name]
+            rows.append((way, name, str(len(mine)), *map(_percent, _sizes(mine))))
+    skipped = "".join(f"\n- {number} row left out: {reason}" for reason, number in table.skipped.items())
+    return markdown(("", "", "rows", "median", "mean", "bias"), rows, right=range(2, 6)) + skipped
 
 
 def _sizes(found: Sequence[float]) -> tuple[float, float, float]:

@@ -180,6 +180,8 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
     own = scenario.document.data["job"]["rollout"]
     system = {key: value for key, value in scenario.document.data["system"].items() if key != "nodes"}
     many = spec.prompts * spec.answers * max(spec.staleness, 1)
+    job = scenario.post_training
+    assert job is not None
     left_out = (*OF_TRAINING, *OF_STEPS)
     kept = {key: value for key, value in _own(scenario).items() if key not in left_out}
     assert isinstance(scenario.workload, TransformerSpec)
@@ -190,7 +192,14 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
         "requests": {"batch": many, "prompt": own["prompt"], "output": own["answer"], "seed": spec.seed},
     }
     workload = {**kept, "task": "serving", "dtype": scenario.workload.dtype}
-    return _built(scenario, "rollout", workload, f"{spec.strategy}-dp{engines}", software=spec.software, **more)
+    named = f"{spec.strategy}-dp{engines}"
+    made = _built(scenario, "rollout", workload, named, software=spec.software, **more)
+    if job.taken is None or not job.taken.step:
+        return made
+    assert made.stack is not None
+    step = show(float(made.stack.host.step[0]) + job.taken.step, "s", digits=12)
+    software = {**made.document.data["software"], "host": {"step": step}}
+    return _built(scenario, "rollout", workload, named, **{**more, "software": software})
 
 
 def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy: Any, **more: Any) -> Scenario:
@@ -248,6 +257,8 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     epochs = parts.steps * (job.epochs or 1)
     times |= {f"{name}_training": epochs * float(one.step_time[0]) for name, one in trained.items()}
     times["training"] = epochs * float(score.step_time[0])
+    if job.taken is not None:
+        times["handling"] = job.taken.sample * job.samples
     if job.offload:
         bus = scenario.system.network.host.bandwidth * scenario.system.network.parameters.pcie_efficiency
         alone = sum(one.state > 0 for one in held.values()) == 1 and (job.rollout is None or job.rollout.devices is not None)
@@ -286,6 +297,7 @@ class _Rollout:
 
     time: float = 0.0  # of an iteration. [s]
     transfer: float = 0.0  # of weights to the engines. [s]
+    refit: float = 0.0  # in which engines on the devices of training wake up and take them. [s]
     memory: float = 0.0  # that an engine takes of a device. [B]
     weights: float = 0.0  # of them, on a device. [B]
     busy: float = 0.0  # share of the time in which an engine works, in the mean. [1]
@@ -321,9 +333,11 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
     stack, plan = made.stack, made.strategy
     assert stack is not None
     assert isinstance(plan, Plan)
-    weights = float(steady.memory["weights"][0])
+    weights, taken = float(steady.memory["weights"][0]), job.taken
+    whole = weights * plan.devices / plan.dp
     return _Rollout(
         time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
+        refit=taken.refit + whole / taken.refit_rate if taken is not None and spec.devices is None else 0.0,
         memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy,
         tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
     ), ""  # fmt: skip
@@ -421,10 +435,11 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
     training, devices = sum(times.values()), scenario.devices + found.devices
     spec = job.rollout
     overlapped = spec is not None and spec.staleness > 0
-    whole = (max(training, found.time) if overlapped else training + found.time) + found.transfer
+    whole = (max(training, found.time) if overlapped else training + found.time) + found.transfer + found.refit
     samples = float(job.samples or scenario.workload_batch)
     tokens = found.tokens or float(scenario.tokens_per_sample)
-    phases = {**({"rollout": found.time, "transfer": found.transfer} if spec is not None else {}), **times}
+    refitted = {"refit": found.refit} if found.refit else {}
+    phases = {**({"rollout": found.time, "transfer": found.transfer, **refitted} if spec is not None else {}), **times}
     figures = {
         "iteration_time_s": whole, "samples_per_second": samples / whole, "tokens_per_second": samples * tokens / whole,
         "tokens_per_second_per_device": samples * tokens / whole / devices, "devices": float(devices),
@@ -484,7 +499,7 @@ def told_job(scenario: Scenario, score: Score) -> dict[str, Any]:
 
 def _bound(job: PostTrainingSpec, phases: Mapping[str, float]) -> str:
     """The longest phase; where engines write meanwhile, of the pool that takes longer."""
-    training = {name: time for name, time in phases.items() if name not in ("rollout", "transfer")}
+    training = {name: time for name, time in phases.items() if name not in ("rollout", "transfer", "refit")}
     beside = job.rollout is not None and job.rollout.staleness > 0
     if beside and sum(training.values()) < phases["rollout"]:
         return "rollout"

@@ -12,6 +12,7 @@ from crossflow.evidence.validation.kernels_attention import attention_table
 from crossflow.evidence.validation.kernels_experts import exchange_table, moe_table
 from crossflow.evidence.validation.kernels_products import products_table, training_kernels_table
 from crossflow.evidence.validation.likeness import with_fitted
+from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.power import kernel_power_table, power_table
 from crossflow.evidence.validation.published import mlperf_table, published_table, torchtitan_table
 from crossflow.evidence.validation.report import Report, Table
@@ -40,6 +41,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "wide_experts": wide_experts_table,
     "power": power_table,
     "goodput": goodput_table,
+    "post_training": post_training_table,
 }
 
 WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row

@@ -36,9 +36,11 @@ def _in(unit: str, example: str, *, zero: bool = True) -> Callable[[Any], float]
     return read
 
 
-TIME, RATE = (WithJsonSchema({"type": "string", "examples": [example]}) for example in ("10 s", "2.5 1/s"))  # as editors know them
+# As editors know them.
+TIME, RATE, SPEED = (WithJsonSchema({"type": "string", "examples": [example]}) for example in ("10 s", "2.5 1/s", "25 GB/s"))
 WaitTime = Annotated[float, Strict(), BeforeValidator(_in("s", "10 s")), TIME]
 PositiveWaitTime = Annotated[float, Strict(), BeforeValidator(_in("s", "10 s", zero=False)), TIME]
+TransferRate = Annotated[float, Strict(), BeforeValidator(_in("B/s", "25 GB/s", zero=False)), SPEED]
 ArrivalRate = Annotated[float, Strict(), BeforeValidator(_in("1/s", "2.5 1/s", zero=False)), RATE]
 ArrivalRateOrZero = Annotated[float, Strict(), BeforeValidator(_in("1/s", "2.5 1/s")), RATE]
 TokenCount = Annotated[Dimension, Field(le=TOKENS)]

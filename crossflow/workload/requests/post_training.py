@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Flag, PositiveInt, Seed, Whole
-from crossflow.workload.requests.laws import LengthLaw
+from crossflow.workload.requests.laws import LengthLaw, TransferRate, WaitTime
 from crossflow.workload.requests.spec import Text
 
 # Models that read the samples of each kind of job, in the order in which they do; of those in brackets none is needed.
@@ -61,6 +61,19 @@ class RolloutSpec(FileModel):
     seed: Seed = Field(0, description="of the lengths that are drawn")
 
 
+class OverheadsSpec(FileModel):
+    """What a trainer that writes answers itself takes beside its phases; what is absent is as measured of NeMo RL (docs/validation.md)."""
+
+    step: WaitTime = Field(
+        4.6e-3, description="what a step of an engine takes longer than in a server: the trainer's process gathers tokens and their logits"
+    )
+    refit: WaitTime = Field(
+        5.1, description="time in which engines on the devices of training wake up and take new weights, however large the model"
+    )
+    refit_rate: TransferRate = Field(25e9, description="rate at which the weights of the whole model pass each device meanwhile")
+    sample: WaitTime = Field(5.2e-3, description="time of the trainer's driver for each answer: rewards by rules, packing, moving tokens")
+
+
 class PostTrainingSpec(FileModel):
     """What an iteration of a post-training job does; workload, strategy and system of the scenario are the policy's training step."""
 
@@ -79,6 +92,9 @@ class PostTrainingSpec(FileModel):
     epochs: PositiveInt | None = Field(None, description="of `grpo` and `ppo`: times that it trains on each answer; 1 where absent")
     offload: Flag = Field(False, description="whether what a phase does not use lies on the host meanwhile")
     rollout: RolloutSpec | None = Field(None, description="of `grpo` and `ppo`: how answers are written")
+    overheads: OverheadsSpec | Literal["none"] | None = Field(
+        None, description="of `grpo` and `ppo`: what the trainer takes beside its phases, as measured where absent; none leaves it out"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -99,7 +115,7 @@ class PostTrainingSpec(FileModel):
             yield "teacher: name the model that teaches, such as teacher: {model: llama3-70b}"
         if self.rolls_out and self.rollout is None:
             yield f"rollout: {self.kind} trains on answers; say how they are written, such as {EXAMPLE}"
-        for name in ("old_policy", "epochs", "rollout"):
+        for name in ("old_policy", "epochs", "rollout", "overheads"):
             if not self.rolls_out and getattr(self, name) is not None:
                 yield f"{name}: a job of kind {self.kind} writes no answers, only grpo and ppo do; leave it out"
         yield from self._of_rollout()
@@ -120,6 +136,11 @@ class PostTrainingSpec(FileModel):
     def rolls_out(self) -> bool:
         """Whether an iteration begins with answers that are written."""
         return self.kind in ROLLED_OUT
+
+    @property
+    def taken(self) -> OverheadsSpec | None:
+        """What the trainer takes beside its phases; None where nothing is counted."""
+        return None if self.overheads == "none" or not self.rolls_out else self.overheads or OverheadsSpec()
 
     @property
     def samples(self) -> int:
