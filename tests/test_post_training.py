@@ -133,6 +133,32 @@ def test_engines_on_devices_of_their_own_do_not_wake_up():
     assert "refit" not in job(TAKES, rollout={**ROLLOUT, "devices": 8})["phases_s"]
 
 
+def test_energy_and_rent_are_those_of_all_devices_for_the_whole_iteration():
+    step, passed = plain(), plain("forward")
+    found = job()
+    assert found["energy_j"] == pytest.approx(step.energy + passed.energy, rel=1e-12)
+    assert "cost_usd" not in found
+    assert crossflow.predict(crossflow.from_dict(DPO)).score.unit_of("job.energy_j") == "J"
+    assert "needs system.operation.price" in refusal_of_column("job.cost_usd")
+    rented = {**TAKES, "system": {**DPO["system"], "operation": {"price": "3.6 USD/hour"}}}
+    turns, beside = job(rented), job(rented, rollout={**ROLLOUT, "devices": 8, "staleness": 1})
+    assert turns["cost_usd"] == pytest.approx(8 * 1e-3 * turns["iteration_time_s"], rel=1e-9)
+    assert beside["cost_usd"] == pytest.approx(16 * 1e-3 * beside["iteration_time_s"], rel=1e-9)
+    tokens = turns["tokens_per_second"] * turns["iteration_time_s"]
+    assert turns["usd_per_million_tokens"] == pytest.approx(1e6 * turns["cost_usd"] / tokens, rel=1e-12)
+    # Waiting longer costs what devices draw at rest, on all of them.
+    longer = job(rented, overheads={"sample": f"{5.2e-3 + 1 / 32} s"})
+    resting = float(crossflow.from_dict(DPO).architecture.static_power[0])
+    assert longer["iteration_time_s"] - turns["iteration_time_s"] == pytest.approx(1.0, rel=1e-9)
+    assert longer["energy_j"] - turns["energy_j"] == pytest.approx(8 * resting, rel=1e-6)
+
+
+def refusal_of_column(column):
+    with pytest.raises(CrossflowError) as found:
+        check_objective(crossflow.from_dict(DPO), crossflow.predict(crossflow.from_dict(DPO)).score.columns(), column)
+    return str(found.value)
+
+
 # ------------------------------------------------------------------------------------------ laws
 
 

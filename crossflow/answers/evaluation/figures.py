@@ -63,7 +63,7 @@ USUAL = ("step_time_s", "samples_per_second", "tokens_per_second", "mfu", "energ
 
 # Columns, by what they begin with, that take a field of the system's `operation`: its name, and an example.
 OPERATION: Mapping[tuple[str, ...], tuple[str, str]] = {
-    ("run.cost_usd", "usd_per_million_"): ("price", "2 USD/hour"),
+    ("run.cost_usd", "usd_per_million_", "job.cost_usd", "job.usd_"): ("price", "2 USD/hour"),
     ("carbon_kg", "run.carbon_kg"): ("carbon_intensity", "400 g/kWh"),
     ("embodied_carbon_kg", "run.embodied_carbon_kg"): ("lifetime", "5 years"),
 }

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.bands import LEVELS
+from crossflow.answers.evaluation.common import Fleet, drawn_energy, rents
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replays import row_of
@@ -267,6 +268,10 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     if crowded:
         return JobRow(problem=crowded)
     figures = _figures(scenario, times, found)
+    steps = [(parts.steps, one) for one in scores.values()] + [(epochs, one) for one in (*trained.values(), score)]
+    figures |= _drawn(scenario, found, figures["iteration_time_s"], steps)
+    if "cost_usd" in figures:
+        figures["usd_per_million_tokens"] = 1e6 * figures["cost_usd"] / (figures["tokens_per_second"] * figures["iteration_time_s"])
     figures["memory_bytes"] = _peak(held, found, offload=job.offload)
     return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found))
 
@@ -300,6 +305,7 @@ class _Rollout:
     refit: float = 0.0  # in which engines on the devices of training wake up and take them. [s]
     memory: float = 0.0  # that an engine takes of a device. [B]
     weights: float = 0.0  # of them, on a device. [B]
+    power: float = 0.0  # of all engines meanwhile, in the mean. [W]
     busy: float = 0.0  # share of the time in which an engine works, in the mean. [1]
     tokens: float = 0.0  # of prompt and answer, in the mean. [1]
     answer: float = 0.0  # of the answer, in the mean. [1]
@@ -338,7 +344,7 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
     return _Rollout(
         time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
         refit=taken.refit + whole / taken.refit_rate if taken is not None and spec.devices is None else 0.0,
-        memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy,
+        memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy, power=row.power,
         tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
     ), ""  # fmt: skip
 
@@ -461,6 +467,21 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
         figures["rollout_idle_share"] = 1.0 - (working + found.transfer) / whole
         figures["rollout_memory_bytes"] = found.memory
     return figures
+
+
+def _drawn(scenario: Scenario, found: _Rollout, whole: float, steps: Sequence[tuple[float, Score]]) -> dict[str, float]:
+    """Energy of an iteration, and its rent where the system has a price: devices that wait draw what they draw at rest.
+
+    steps : how often steps of training and passes are taken in an iteration, and their scores.
+    """
+    fleet = Fleet(system=scenario.system, device=scenario.architecture, devices=np.full(1, float(scenario.devices)))
+    resting = float(drawn_energy(fleet, np.ones(1))[0])
+    worked = sum(often * float(one.step_time[0]) for often, one in steps) + (0.0 if found.devices else found.time)
+    energy = sum(often * float(one.energy[0]) for often, one in steps) + resting * (whole - worked) + found.power * found.time
+    energy += resting * found.devices / scenario.devices * (whole - found.time)
+    every = replace(fleet, devices=fleet.devices + found.devices)
+    spent = float(rents([every], scenario.workload.dtype, 1)[0][0]) * whole
+    return {"energy_j": energy, **({} if np.isnan(spent) else {"cost_usd": spent})}
 
 
 def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:

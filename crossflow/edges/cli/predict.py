@@ -271,6 +271,8 @@ def job(prediction: Prediction) -> Group:
         "throughput": f"{found['samples_per_second']:,.4g} samples/s, {found['tokens_per_second']:,.0f} tokens/s",
         "memory": f"{show(found['memory_bytes'], 'B')} of a device of training at most",
     }
+    rent = f", {show(found['cost_usd'], 'USD')} of rent" if "cost_usd" in found else ""
+    rows["energy"] = f"{show(found['energy_j'], 'J')}{rent}"
     if "mean_answer" in found:
         rows["answers"] = f"{found['mean_answer']:,.0f} tokens in the mean, {found['longest_answer']:,.0f} at most"
         rows["idle"] = ", ".join(f"{name} {percent(share)}" for name, share in idle.items())
