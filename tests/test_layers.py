@@ -17,7 +17,7 @@ MODULES = sorted(path for path in ROOT.rglob("*.py"))
 HOUSE = {
     "base": (
         ("errors", "arrays", "limits", "moved"),
-        ("contents", "names", "units", "files", "formats", "provenance", "paths", "locks", "signals", "packages", "results"),
+        ("contents", "names", "units", "files", "formats", "provenance", "versions", "paths", "locks", "signals", "packages", "results"),
         ("rules", "drawing"),
     ),
     "hardware": (("technology",), ("architecture",), ("mapping",)),

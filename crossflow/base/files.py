@@ -33,6 +33,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from crossflow.base import contents, limits
 from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
+from crossflow.base.versions import RENAMED
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -489,8 +490,10 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
     shape = f"an array of shape {given.shape}" if getattr(given, "shape", ()) else limits.shown(given)
     if kind == "extra_forbidden":
         known = _known_keys(model, location[:-1])
-        message = f"unknown key {limits.shown(location[-1])}{did_you_mean(str(location[-1]), known)}"
-        message += "" if "did you mean" in message or not known else f"; known keys: {', '.join(sorted(known))}"
+        renamed = RENAMED.get(str(location[-1]))
+        hint = did_you_mean(str(location[-1]), known) if renamed is None else f"; {renamed}"
+        message = f"unknown key {limits.shown(location[-1])}{hint}"
+        message += "" if hint or not known else f"; known keys: {', '.join(sorted(known))}"
     elif kind == "missing":
         message = f"the key '{location[-1]}' is missing"
         location = location[:-1]

@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+from crossflow.base import versions
+
 
 def digest(data: Any) -> str:
     """Short hash of plain data, whatever the order of its keys.
@@ -21,4 +23,9 @@ def record(seed: int | None = None, **inputs: Any) -> dict[str, Any]:
     """Provenance entry: version, hashes of the named inputs, seed of whatever was drawn (None for nothing)."""
     from crossflow import __version__
 
-    return {"version": __version__, "inputs": {name: digest(data) for name, data in inputs.items()}, "seed": seed}
+    return {
+        "version": __version__,
+        **versions.number("output"),
+        "inputs": {name: digest(data) for name, data in inputs.items()},
+        "seed": seed,
+    }

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BeforeValidator, Field, create_model
 
-from crossflow.base import files
+from crossflow.base import files, versions
 from crossflow.base.errors import Problem, SpecError, did_you_mean
 from crossflow.base.files import Document, FileModel
 from crossflow.base.formats import DTYPE_BYTES, STORED_BYTES
@@ -26,7 +26,6 @@ from crossflow.program.kernels import Attention, Experts, Kernel, Lookup, Pass, 
 from crossflow.program.order import in_order
 from crossflow.program.program import COMPUTE, HOST, NETWORK, Message, Op, Program, Tensor
 
-VERSION = 1
 ROUNDED = 0.02  # by which reuse factors may miss 1: published ones are rounded to three digits
 
 
@@ -41,13 +40,6 @@ def _row_of(kind: type, /, **others: Any) -> Any:
             form, default = others.pop(one.name, (metadata[0], ... if one.default is dataclasses.MISSING else one.default))
             rows[one.name] = (form, Field(default, description=metadata[1]))
     return create_model(f"{kind.__name__}Row", __base__=FileModel, __doc__=kind.__doc__, **others, **rows)
-
-
-def _no_flag(given: Any) -> Any:
-    """All but true and false, which Python takes for 1 and 0."""
-    if type(given) is bool:
-        raise ValueError(f"expected a number, got {given}")
-    return given
 
 
 def _kernel_row(kind: str) -> Any:
@@ -83,7 +75,7 @@ class ProgramFile(FileModel):
     """A program of version 1."""
 
     kind: Literal["program"] = Field(description="what the file is")
-    version: Annotated[Literal[1], BeforeValidator(_no_flag)] = Field(description="of the format")
+    version: Annotated[Literal[1], BeforeValidator(versions.check("program"))] = Field(description="of the format")
     name: str = Field("program", description="for reports")
     dtype: str = Field(description="data type of the products")
     mesh: Mapping[str, PositiveInt] = Field({}, description="sizes of the axes of the device mesh by name, nearest neighbours first")
@@ -121,7 +113,7 @@ def write_program(program: Program, path: str | Path) -> Path:
 def document_of(program: Program) -> dict[str, Any]:
     """A program as plain data."""
     names = {kind: name for name, kind in KERNELS.items()}
-    own = {"kind": "program", "version": VERSION, "mesh": {name: _one(size) for name, size in program.axes}}
+    own = {"kind": "program", **versions.number("program"), "mesh": {name: _one(size) for name, size in program.axes}}
     own |= {"groups": {name: _plain(group) for name, group in program.groups}} if program.groups else {}
     own |= {name: _one(getattr(program, name)) for name in ("name", "dtype", "stages", "samples", "tokens", "parameters")}
     blocks = {"blocks": [_plain(block) for block in program.blocks]} if program.blocks else {}

@@ -7,6 +7,7 @@ through, and where a built page would ask another machine for a script, a style,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -39,9 +40,19 @@ def main() -> int:
     if built.returncode:
         sys.stderr.write(built.stderr.decode())
         return 1
+    write_schemas(out / "schemas")
     broken = [*foreign_requests(out), *missing_files(out)]
     sys.stderr.write("".join(f"{complaint}\n" for complaint in broken))
     return 1 if pages.main() or broken else 0
+
+
+def write_schemas(folder: Path) -> None:
+    """Write the JSON schemas of files, for editors that take them by their address."""
+    from crossflow.answers.study.schema import schema
+
+    folder.mkdir(exist_ok=True)
+    for kind in ("scenario", "study", "cluster"):
+        (folder / f"{kind}.json").write_text(json.dumps(schema(kind)) + "\n", encoding="utf-8")
 
 
 def foreign_requests(site: Path) -> Iterator[str]:

@@ -21,7 +21,7 @@ from crossflow.answers.study.plots.view import View
 from crossflow.answers.study.reading import Study, read_study
 from crossflow.answers.study.searches import Reporter, SearchResult
 from crossflow.answers.workers import Workers, workers
-from crossflow.base import files, packages, provenance
+from crossflow.base import files, packages, provenance, versions
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.errors import CrossflowError
 from crossflow.base.locks import owning
@@ -287,6 +287,7 @@ def _run_record(study: Study) -> dict[str, Any]:
         "study": provenance.digest(contents),
         **({"searches": [_search_record(run) for run in study.runs]} if study.runs else {"points": len(study.grid)}),
         **inputs,
+        **versions.number("study"),
         "division": study.caption or None,
         "seed": seed,
         "document": json.loads(json.dumps(study.document.data, default=str)),

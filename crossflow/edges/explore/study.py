@@ -64,6 +64,7 @@ class StudyPage:
             "study": record["name"],
             "folder": str(self.folder),
             "caption": record.get("division") or "",
+            "age": _age(record),
             "finished": record["finished"],
             "expected": record.get("points"),
             "rows": found.rows,
@@ -237,6 +238,14 @@ def _offline(page: StudyPage) -> dict[str, Any]:
     found = page.found(record)
     _, late = _shared(page.described(found, record), found)
     return {"columns": {told["name"]: sent(found.columns[told["name"]], found.rows) for told in late}}
+
+
+def _age(record: Mapping[str, Any]) -> str:
+    """That another version ran the study; nothing where this one did."""
+    from crossflow import __version__
+
+    by = record.get("version")
+    return "" if by == __version__ else f"run by crossflow {by}, whose predictions may differ from those of {__version__} on this page"
 
 
 @functools.lru_cache(maxsize=2)

@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 
 from crossflow.answers.study.records import POINTS, RUN, TABLE
+from crossflow.base import versions
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, Problem, SpecError
@@ -53,8 +54,6 @@ class PointRows:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The record of a study's run; CrossflowError where the folder is none that this version can show."""
-    from crossflow import __version__
-
     if not folder.is_dir():
         raise CrossflowError(f"{folder}: there is no such folder; {AGAIN}")
     if not (folder / RUN).is_file():
@@ -67,11 +66,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise CrossflowError(f"{folder / RUN} cannot be read: {getattr(error, 'strerror', None) or error}; {AGAIN}") from None
     if not (isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("finished"), bool)):
         raise CrossflowError(f"{folder / RUN} is not the record of a study; {AGAIN}")
-    if found.get("version") != __version__:
-        raise CrossflowError(
-            f"{folder / RUN}: the study was run by crossflow {found.get('version')}, and this is {__version__}, whose figures may mean "
-            "something else; run the study again, or look at it with that version"
-        )
+    found = versions.migrated("study", found, str(folder / RUN), found=0)
     if not (folder / POINTS).is_file():
         also = f" ({TABLE} alone cannot be shown)" if (folder / TABLE).is_file() else ""
         raise CrossflowError(f"{folder / POINTS} is missing{also}; run the study again")

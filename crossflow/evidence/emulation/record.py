@@ -10,15 +10,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from crossflow.base import files
+from crossflow.base import files, versions
 from crossflow.base.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.base.files import Document, FileModel
 from crossflow.base.limits import Finite, Flag, NonNegativeInt, Whole
 from crossflow.evidence.emulation.what_if import OPS, Delay
 
-VERSION = 1
 StepMark = TypeVar("StepMark")
 WARM_UP = 2  # steps that do not count: frameworks lay out their buckets in the first
 # A script goes on late that does so that much, and that share of a mean time, after the end of what it waits for. [s], [1]
@@ -88,7 +87,7 @@ class CallRecord(FileModel):
     """A recorded run."""
 
     kind: Literal["collectives"] = Field(description="what the file is")
-    version: Literal[1] = Field(description="of the format")
+    version: Annotated[Literal[1], BeforeValidator(versions.check("collectives"))] = Field(description="of the format")
     world_size: Whole = Field(gt=0, description="ranks of the world")
     real: Flag = Field(False, description="whether all ranks ran for real and met on their own network, so that times are measured")
     delays: str = Field("", description="where the delays came from")
@@ -271,7 +270,7 @@ def warm(steps: Sequence[StepMark]) -> Sequence[StepMark]:
 
 def write_record(path: Path, ranks: Iterable[Mapping[str, Any]], **head: Any) -> None:
     """Write a record to a file whose name ends in ``.json``, or in ``.json.gz`` to be compressed."""
-    files.write_json(path, {"kind": "collectives", "version": VERSION, **head, "ranks": list(ranks)})
+    files.write_json(path, {"kind": "collectives", **versions.number("collectives"), **head, "ranks": list(ranks)})
 
 
 def read_record(path: Path) -> CallRecord:

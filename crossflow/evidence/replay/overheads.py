@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from crossflow.base import files
+from crossflow.base import files, versions
 from crossflow.base.arrays import Array, Index, Mask, rows_of
 from crossflow.base.files import Document, FileModel
 from crossflow.base.limits import Finite, Whole
@@ -47,7 +47,7 @@ class OverheadFile(FileModel):
     """Overheads of a host."""
 
     kind: Literal["overheads"] = Field(description="what the file is")
-    version: Literal[1] = Field(description="of this form")
+    version: Annotated[Literal[1], BeforeValidator(versions.check("overheads"))] = Field(description="of this form")
     host: str = Field(description="machine that they were measured on; they hold there only")
     sources: tuple[str, ...] = Field(description="traces that they come from")
     rows: tuple[OverheadRow, ...] = Field(description="overheads by operation")
@@ -137,7 +137,7 @@ def write_overheads(overheads: Overheads, path: Path) -> None:
         {"kind": kind, "op": op, "mean": mean, "spread": spread, "count": count}
         for (kind, op), (mean, spread, count) in overheads.rows.items()
     ]
-    plain = {"kind": "overheads", "version": 1, "host": overheads.host, "sources": list(overheads.sources), "rows": rows}
+    plain = {"kind": "overheads", **versions.number("overheads"), "host": overheads.host, "sources": list(overheads.sources), "rows": rows}
     files.write_json(path, plain, indented=True)
 
 

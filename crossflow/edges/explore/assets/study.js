@@ -372,6 +372,7 @@ function drawStatus() {
   if (app.best >= 0 && by) parts.push(`best ${column(by.name).words} ${column(by.name).text(app.best)}`);
   else if (!data.selected) parts.push("nothing matches");
   if (live.on) parts.push(start.expected ? `unfinished: ${percent(data.rows / start.expected, 2)} of ${grouped(start.expected)}` : "unfinished: new points appear here");
+  if (start.age) parts.push(start.age);
   status.textContent = parts.join(" · ");
   clear.hidden = !Object.keys(brushes).length;
 }
