@@ -11,6 +11,7 @@ import crossflow
 from crossflow.answers.study.schema import schema
 from crossflow.base import versions
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.base.moved import RENAMED
 from crossflow.base.versions import FILE_FORMATS, FileFormat, migrated, number, refusal
 from crossflow.edges.explore.study import StudyPage
 from crossflow.edges.explore.study_rows import read_record
@@ -76,7 +77,7 @@ def test_every_format_reads_itself_and_can_be_made_again():
 def test_no_key_of_a_release_is_lost_without_a_word(version):
     for kind, before in schemas.held()[version].items():
         gone = schemas.lost(before, schemas.paths(schema(kind)))
-        assert {path.removesuffix(".value").rpartition(".")[2] for path in gone} <= set(versions.RENAMED), kind
+        assert {path.removesuffix(".value").rpartition(".")[2] for path in gone} <= set(RENAMED), kind
     assert not schemas.lost(before, before)
     key = next(iter(before))
     assert schemas.lost({**before, "gone": set(), key: {"1"}}, {**before, key: {"2"}}) == [f"{key} = 1", "gone"]

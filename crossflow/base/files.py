@@ -33,7 +33,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from crossflow.base import contents, limits
 from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
-from crossflow.base.versions import RENAMED
+from crossflow.base.moved import RENAMED
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -1,4 +1,4 @@
-"""Modules by the names that they had up to 0.18, before the package had wings, for scripts that import them."""
+"""Names of earlier versions: modules by those that they had up to 0.18, before the package had wings, and keys of files."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ APART = {
     "crossflow.step.units": "crossflow.parallel.dlrm_units",
     "crossflow.step": "crossflow.engine.runs",
     **{f"crossflow.step.{module}": f"crossflow.{room}.{module}" for room, modules in STEP.items() for module in modules.split()},
+}
+
+
+# Keys of files that people write which are there no more, and what to write instead.
+RENAMED = {
+    "cache_bytes_per_clock": "since 0.19 it is cache_bytes_per_flop: divide it by the operations of the units of one product in a clock",
 }
 
 

@@ -47,12 +47,6 @@ FILE_FORMATS: Mapping[str, FileFormat] = {
 }
 
 
-# Keys of files that people write which are there no more, and what to write instead.
-RENAMED: Mapping[str, str] = {
-    "cache_bytes_per_clock": "since 0.19 it is cache_bytes_per_flop: divide it by the operations of the units of one product in a clock",
-}
-
-
 def number(kind: str) -> dict[str, int]:
     """The entry of a file that says the version of its format.
 
