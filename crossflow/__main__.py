@@ -59,6 +59,7 @@ def _status(words: Sequence[str]) -> int:
     except Exception as error:
         message = _explain(error)
         if message is None:
+            _leave_report(error, words)
             raise
         sys.stderr.write(message + "\n")
         return BAD_INPUT
@@ -82,6 +83,16 @@ def _run(words: Sequence[str]) -> None:
                 raise
     finally:
         sys.stdout.flush()
+
+
+def _leave_report(error: Exception, words: Sequence[str]) -> None:
+    """Say where a report of a mistake of crossflow's own lies; its traceback follows."""
+    from crossflow.edges.cli.crash import report
+
+    path = report(error, words)
+    if path is not None:
+        told = "has what a report of it needs, without names of your files, folders, user and machine"
+        sys.stderr.write(f"crossflow: this is a mistake of crossflow, not of yours: {path} {told}\n")
 
 
 def _explain(error: Exception) -> str | None:

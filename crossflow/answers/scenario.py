@@ -21,6 +21,7 @@ from crossflow.base.files import Document, FileModel
 from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat, PositiveInt, shown
 from crossflow.base.paths import with_quantity
 from crossflow.base.results import PlainData, public
+from crossflow.base.stages import stage
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, Reliability, RestartSpec, load_reliability
 from crossflow.hardware.architecture.model import Architecture
@@ -781,6 +782,7 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
     return from_document(Document(file=name, data=dict(data)), base, name=name)
 
 
+@stage("scenario")
 def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     with (used := contents.in_use() if like is None else like.contents).used():

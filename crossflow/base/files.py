@@ -34,6 +34,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from crossflow.base import contents, limits
 from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
 from crossflow.base.moved import RENAMED
+from crossflow.base.stages import stage
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -227,6 +228,7 @@ def dotted(path: Sequence[str | int]) -> str:
     return text
 
 
+@stage("read")
 def read_yaml(path: str | Path) -> Document:
     """Read a YAML file into a mapping with line numbers; SpecError if it cannot be read, or is not strict YAML or no mapping."""
     return read_mapping(read_text(path, limits.YAML_BYTES), str(path))

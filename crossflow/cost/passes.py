@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, at_points, divide, share_of
 from crossflow.base.formats import FORMATS
+from crossflow.base.stages import stage
 from crossflow.cost.halves import beside_half, exposed
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import LayerCosts, layer_costs
@@ -131,6 +132,7 @@ class Steps:
         return dataclasses.replace(self, passes=self.passes.at(shape.at), state=self.state.at(shape.at))
 
 
+@stage("price")
 def steps_of(job: Job, layout: Layout, machine: Machine, tables: StepTables) -> Steps:
     """What the steps of all design points consist of."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, once
+from crossflow.base.stages import stage
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.blocks import PHASES, block_program, ends_of, units
 from crossflow.parallel.repeated import WHOLE, repeats
@@ -126,6 +127,7 @@ class StepTables:
     moved: Array
 
 
+@stage("layers")
 def tables_of(job: Job, layout: Layout, stack: SoftwareStack, kind: int | None = None) -> StepTables:
     """What plans compute, send and hold; with a `kind` of devices what the stages on these do."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even

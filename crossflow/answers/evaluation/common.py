@@ -12,6 +12,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OVERFULL, OVERFULL_HOST, OVERFULL_SECOND, Score
 from crossflow.base.arrays import Array, Index, Mask, divide, wide
 from crossflow.base.limits import LARGEST
+from crossflow.base.stages import stage
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import normalised
@@ -130,6 +131,7 @@ def drawn_energy(fleet: Fleet, elapsed: Array) -> Array:
     return beside + (np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit))
 
 
+@stage("score")
 def score_of(batch: PointBatch, ran: Ran) -> Score:
     """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
     scenario, device, outcome, devices = batch.scenario, batch.device, ran.outcome, ran.devices

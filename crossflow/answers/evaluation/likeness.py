@@ -31,6 +31,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
+from crossflow.base.stages import stage
 from crossflow.hardware.architecture.network import CLOS
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
@@ -309,6 +310,7 @@ def told_trust(scenario: Scenario) -> dict[str, Any]:
     return {"error_band": {**found.band.figures, **more}, **told}
 
 
+@stage("trust")
 def bands(scenario: Scenario, devices: Array, members: Members | None, changed: Mask) -> tuple[dict[str, Array], Index]:
     """Figures of the band of error of every point, by name, none where no point has one; and their levels of trust, shape (n,).
 

@@ -10,6 +10,7 @@ import numpy as np
 from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Index, tally, wide
+from crossflow.base.stages import stage
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.runs.programs import launches, program_outcome, table
@@ -22,6 +23,7 @@ from crossflow.program.program import HOST_TIMES, Program
 TIMED = 3  # placements of a program whose steps are timed
 
 
+@stage("program")
 def program_run(batch: PointBatch) -> Ran:
     """Steps of points that share a program but for its sizes."""
     scenario, n = batch.scenario, batch.n

@@ -11,6 +11,7 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError, with_article
+from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
 from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
@@ -64,6 +65,7 @@ def replica_axes(strategy: Hierarchy) -> tuple[str, ...]:
     return tuple(name for name, role in zip((NODE, NODES), strategy.dense, strict=True) if role in ("batch", "shard"))
 
 
+@stage("recommendation")
 def dlrm_run(batch: PointBatch) -> Ran:
     """Steps of a recommendation model."""
     scenario, members = batch.scenario, batch.members

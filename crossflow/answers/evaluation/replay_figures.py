@@ -15,6 +15,7 @@ from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_sc
 from crossflow.answers.evaluation.serving import between_nodes
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Mask
+from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import ServingSpec, TransformerSpec
@@ -309,6 +310,7 @@ class ReplayFigures:
         return found
 
 
+@stage("replay")
 def replayed_figures(scenario: Scenario, trace: RequestTrace) -> ReplayFigures:
     """Figures of requests that are replayed through the service of a scenario; see `replayed_scenario`."""
     return ReplayFigures(scenario=scenario, trace=trace, run=replayed_scenario(scenario, trace))

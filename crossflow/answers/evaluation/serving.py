@@ -14,6 +14,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
+from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.service import Prefill, Service, guessed, steady_state
 from crossflow.parallel.batches import laid_out, overlaps
@@ -26,6 +27,7 @@ from crossflow.workload.spec import TransformerSpec
 OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
 
 
+@stage("service")
 def serving_run(batch: PointBatch) -> Ran:
     """A service in steady state: a sample is a request, the step the mean one of all replicas."""
     scenario, n, members = batch.scenario, batch.n, batch.members

@@ -87,6 +87,7 @@ def build() -> Parser:
         command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", usage=_USAGES.get(name))
         for names, options in arguments:
             command.add_argument(*names, **options)
+        command.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
         loud = command.add_mutually_exclusive_group()
         loud.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
         loud.add_argument("-q", "--quiet", action="store_true", help="say nothing on stderr but errors: no progress, no log")
@@ -145,7 +146,8 @@ def _attained(text: str) -> float:
 
 
 _TASKS = ("training", "forward", "prefill", "decode", "serving")
-_VERBOSE = "say on stderr which files are read, what the command takes, and where an error arises"
+_VERBOSE = "say on stderr which files are read, what each stage and the command take, and where an error arises"
+_PROFILE = "write what crossflow itself does, stage by stage, as a trace for ui.perfetto.dev (.json, .json.gz)"
 _SETTINGS = _argument(
     "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
 )

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, at_points, by_point, once, summed
+from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.model import Architecture, SecondMemory
 from crossflow.hardware.architecture.software import SoftwareStack
@@ -184,6 +185,7 @@ class Holdings:
     staged: Array
 
 
+@stage("memory")
 def memory(job: Job, layout: Layout, machine: Machine) -> Memory:
     """Memory of the fullest device of every design point.
 

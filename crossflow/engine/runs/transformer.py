@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
+from crossflow.base.stages import stage
 from crossflow.cost.handovers import handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, between_measured, steps_of, weights_measured
@@ -54,6 +55,7 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
         return run_priced(job, layout, machine, prices, UnitSums.of(prices, split_points(prices.tables.shapes, len(layout))), held)
 
 
+@stage("run")
 def run_priced(job: Job, layout: Layout, machine: Machine, prices: Steps, sums: UnitSums, held: Memory) -> Outcome:
     """The same of steps whose parts are priced, and summed up by unit."""
     parts = [(shape.at, _pipeline(job, layout, machine, prices, sums.at(shape.at), shape)) for shape in prices.tables.shapes]

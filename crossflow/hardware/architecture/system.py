@@ -17,6 +17,7 @@ from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError, did_you_mean, folded
 from crossflow.base.files import Document, Path_
 from crossflow.base.limits import shown
+from crossflow.base.stages import stage
 from crossflow.hardware.architecture import divisions
 from crossflow.hardware.architecture.datasheet import from_datasheet
 from crossflow.hardware.architecture.generator import CHANGED, generate
@@ -305,6 +306,7 @@ def _fabrics(file: str, text: str) -> Document:
     return files.parse_yaml(text, file).without("kind", "name", "title")
 
 
+@stage("device")
 def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: Mapping[str, Choice] | None = None) -> Architecture:
     """Architecture of a system's devices.
 
