@@ -393,7 +393,7 @@ def test_links_of_measured_systems_are_those_of_what_is_shipped():
     for name in files.catalogue("templates", "systems"):
         one = {
             "system": {"template": name, "devices": 1},
-            "workload": {"model": "gpt2", "task": "forward", "dtype": "fp16"},
+            "workload": {"model": "gpt2-345m", "task": "forward", "dtype": "fp16"},
             "strategy": "tp1",
         }
         device = crossflow.from_dict(one).architecture
