@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from crossflow.base.contents import READ
 from crossflow.base.names import visible
-
-MIB = 1 << 20
+from crossflow.base.platforms import most_memory
 
 
 class Once(logging.Handler):
@@ -49,13 +48,11 @@ def at_level(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def _sum_up(elapsed: float, processor: float) -> None:
-    import resource
-
     from crossflow import __version__
 
-    scale = 1 if sys.platform == "darwin" else 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / MIB
-    sys.stderr.write(f"crossflow: {__version__} took {elapsed:.2f} s, {processor:.2f} s of the processor, and at most {most:,.0f} MiB\n")
+    most = most_memory()
+    held = "; this system does not say how much memory" if most is None else f", and at most {most:,.0f} MiB"
+    sys.stderr.write(f"crossflow: {__version__} took {elapsed:.2f} s, {processor:.2f} s of the processor{held}\n")
 
 
 def quiet() -> bool:

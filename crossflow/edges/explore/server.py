@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import sys
 import threading
@@ -16,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from crossflow.base.errors import CrossflowError
+from crossflow.base.platforms import has_display
 
 HOST = "127.0.0.1"
 BODY_LIMIT = 2**20  # bytes of a request
@@ -273,16 +275,9 @@ def serve(
         gc.collect()
         gc.freeze()  # what is read by now stays: collections that go through it would be felt in a drag
         announce(server.url)
-        if open_browser and _has_display():
+        if open_browser and has_display(os.environ):
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
             server.serve_forever(poll_interval=0.2)
         finally:
             app.close()
-
-
-def _has_display() -> bool:
-    """Whether a browser has a window to open; one in this terminal would take it over."""
-    import os
-
-    return sys.platform in ("win32", "darwin") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from crossflow.base.errors import CrossflowError
-from crossflow.base.signals import ENDING
+from crossflow.base.platforms import ENDING
 from crossflow.evidence.emulation.accounting import CallLedger
 from crossflow.evidence.emulation.delays import Delays, LinkKind, delays_of
 from crossflow.evidence.emulation.meeting import Meeting
