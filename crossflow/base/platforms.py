@@ -27,6 +27,7 @@ def _module(name: str) -> Any:
 
 fcntl: Any = _module("fcntl")  # POSIX
 msvcrt: Any = _module("msvcrt")  # Windows
+_posix: Any = signal  # with what only POSIX has in it
 
 WINDOWS = sys.platform == "win32"
 MOST_PROCESSES = 61 if WINDOWS else None  # that a pool can wait for: Windows waits for 63 objects at most, two are the pool's own
@@ -107,17 +108,17 @@ def masked(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
     if not MASKS:
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    before = _posix.pthread_sigmask(_posix.SIG_BLOCK, signals)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _posix.pthread_sigmask(_posix.SIG_SETMASK, before)
 
 
 def unmask(signals: tuple[signal.Signals, ...]) -> None:
     """Let signals through that a process began with blocked."""
     if MASKS:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        _posix.pthread_sigmask(_posix.SIG_UNBLOCK, signals)
 
 
 def signal_self(number: int) -> None:

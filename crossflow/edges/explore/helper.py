@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 from crossflow.base import platforms
@@ -25,7 +24,7 @@ class Helper:
         self._closed = False
         self._timer: threading.Timer | None = None
         self._process: Any = None
-        self._line: Connection | None = None
+        self._line: Any = None
 
     def call(self, function: Callable[..., Any], *words: Any) -> Any:
         """What a function of a module gives; its CrossflowError is raised here, and other errors as one.
@@ -69,7 +68,7 @@ class Helper:
                 self._process.join()
             self._end()
 
-    def _started(self) -> Connection:
+    def _started(self) -> Any:
         with self._changing:
             if self._closed:
                 raise CrossflowError("the server has ended")
@@ -94,7 +93,7 @@ def _go_on(number: int) -> None:
         platforms.go_on(number)
 
 
-def _work(line: Connection) -> None:
+def _work(line: Any) -> None:
     """Answer calls until nobody asks any more."""
     end_with_parent()
     platforms.give_way(10)  # what is dragged comes first
