@@ -227,7 +227,7 @@ def test_all_that_people_do_works_without_what_windows_lacks(tmp_path):
     }.items():
         (tmp_path / name).write_text(text)
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT.parent}", "PYTHONIOENCODING": "cp1252", "LC_ALL": "C"}
-    done = subprocess.run([sys.executable, "run.py"], capture_output=True, cwd=tmp_path, env=environment, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "run.py"], capture_output=True, cwd=tmp_path, env=environment, check=False, timeout=600)
     assert done.returncode == 0, done.stderr.decode("cp1252")
     told = json.loads(done.stdout)
     assert (told.pop("windows"), told.pop("fcntl")) == (True, False)
@@ -281,3 +281,13 @@ def test_a_name_that_windows_cannot_have_is_refused_there(monkeypatch, name):
 
 def test_names_that_differ_in_letter_case_alone_are_two_files():
     assert findings._apart(["best/A", "best/b", "best/a", "best/B"], [1, 2, 3, 4]) == ["best/A", "best/b", "best/a-3", "best/B-4"]
+
+
+def test_what_needs_groups_of_processes_is_refused_on_windows(monkeypatch):
+    from crossflow.base.errors import CrossflowError
+    from crossflow.evidence.emulation import processes
+
+    monkeypatch.setattr(processes, "WINDOWS", True)
+    settings = processes.RunSettings(world_size=2, real=(0,), system="dgx-h100")
+    with pytest.raises(CrossflowError, match="which Windows lacks: run it on Linux or macOS"):
+        processes.emulate(settings, ["script.py"])
