@@ -96,9 +96,7 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
         Where real ranks disagree, where a call has no delay, and on Windows. No process is left behind.
     """
     if WINDOWS:
-        raise CrossflowError(
-            "crossflow emulate needs groups of processes, which Windows lacks: run it on Linux or macOS (not --replay)"
-        )
+        raise CrossflowError("crossflow emulate needs groups of processes, which Windows lacks: run it on Linux or macOS (not --replay)")
     with tempfile.TemporaryDirectory(prefix="crossflow-") as folder:
         run = _Run(settings=settings, words=tuple(words), folder=Path(folder), local=local)
         with run.forwarding():
