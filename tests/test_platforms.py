@@ -226,7 +226,8 @@ def test_all_that_people_do_works_without_what_windows_lacks(tmp_path):
         "run.py": RUN,
     }.items():
         (tmp_path / name).write_text(text)
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT.parent}", "PYTHONIOENCODING": "cp1252", "LC_ALL": "C"}
+    places = os.pathsep.join(filter(None, [str(tmp_path), str(ROOT.parent), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": places, "PYTHONIOENCODING": "cp1252", "LC_ALL": "C"}
     done = subprocess.run([sys.executable, "run.py"], capture_output=True, cwd=tmp_path, env=environment, check=False, timeout=600)
     assert done.returncode == 0, done.stderr.decode("cp1252")
     told = json.loads(done.stdout)
