@@ -391,13 +391,11 @@ def test_links_far_from_measured_ones_are_extrapolated():
 def test_links_of_measured_systems_are_those_of_what_is_shipped():
     found = {key: [] for key in LINKS}
     for name in files.catalogue("templates", "systems"):
-        one = {
-            "system": {"template": name, "devices": 1},
-            "workload": {"model": "gpt2-345m", "task": "forward", "dtype": "fp16"},
-            "strategy": "tp1",
-        }
-        device = crossflow.from_dict(one).architecture
+        dtype = "bf16" if name.startswith("tpu") else "fp16"
+        workload = {"model": "gpt2-345m", "task": "forward", "dtype": dtype}
+        made = crossflow.from_dict({"system": {"template": name, "devices": 1}, "workload": workload, "strategy": "tp1"})
+        device = made.architecture
         for level, figure in found:
             if (port := getattr(device, level)) is not None and (value := float(getattr(port, figure)[0])) > 0:
                 found[level, figure].append(value)
-    assert {key: (min(values), max(values)) for key, values in found.items()} == pytest.approx(dict(LINKS))
+    assert {key: pytest.approx((min(values), max(values))) for key, values in found.items()} == dict(LINKS)

@@ -5,12 +5,13 @@ import http.client
 import json
 import socket
 import threading
+import time
 
 import pytest
 
 from crossflow.base.errors import CrossflowError
 from crossflow.edges.explore.page import assets
-from crossflow.edges.explore.server import BODY_LIMIT, TOKEN_HEADER, App, ExploreServer, Requests
+from crossflow.edges.explore.server import BODY_LIMIT, CONNECTIONS, TOKEN_HEADER, App, ExploreServer, Requests
 
 
 def refuse(_):
@@ -177,6 +178,76 @@ def test_slow_clients_hold_back_nobody_and_are_left_alone(server, monkeypatch):
             line.recv(10)
         line.close()
     assert alive(server)
+
+
+SLOW = {  # what slow clients send at first, and whether they send a byte now and then
+    "no line": ("", False),
+    "half a line": ("GET /TOK", True),
+    "half of the headers": ("GET /TOKEN/ HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nX-A: ", True),
+    "no body": (call(f"{PROOF}Content-Length: 1000000\r\n"), True),
+    "answers that are not taken": ("GET /TOKEN/vendor/three.js HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n" * 40, False),
+}
+
+LARGEST = max(assets(), key=lambda name: len(assets()[name][1]))
+
+
+def slow_client(server, text):
+    line = socket.socket()
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    line.settimeout(5)
+    line.connect(("127.0.0.1", server.server_port))
+    with contextlib.suppress(ConnectionError):  # of one that was left alone already
+        line.sendall(text.replace("TOKEN", server.token).replace("PORT", str(server.server_port)).encode())
+    return line
+
+
+def is_closed(line):
+    """Whether the server has left a client alone; what it has sent before is read."""
+    line.settimeout(2)
+    try:
+        while line.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_hundreds_of_slow_clients_hold_back_nobody_and_are_closed(server, monkeypatch):
+    monkeypatch.setattr(Requests, "timeout", 0.6)
+    before = threading.active_count()
+    texts = [(text.replace("vendor/three.js", LARGEST), drips) for text, drips in SLOW.values()]
+    lines = [(slow_client(server, text), drips) for text, drips in texts * 40]
+    took, threads = [], []
+    for _ in range(10):
+        begun = time.perf_counter()
+        assert alive(server)
+        took.append(time.perf_counter() - begun)
+        threads.append(threading.active_count() - before)
+        for line, drips in lines if len(took) < 8 else ():
+            with contextlib.suppress(OSError):
+                line.sendall(b"a" if drips else b"")
+        time.sleep(0.12)
+    assert max(took) < 0.5
+    assert max(threads) <= CONNECTIONS + 8  # of those that are just left alone
+    time.sleep(0.6)  # longer than any may take, however many bytes it sends
+    assert [texts[number % len(texts)][0][:20] for number, (line, _) in enumerate(lines) if not is_closed(line)] == []
+    assert threading.active_count() <= before + 1
+    assert not server.clients
+    for line, _ in lines:
+        line.close()
+    assert alive(server)
+
+
+def test_a_head_without_end_is_not_kept(server):
+    text = f"GET /{server.token}/ HTTP/1.1\r\n" + f"X: {'a' * 60_000}\r\n" * 3
+    assert raw(server, text.encode()).split(b" ", 2)[1] == b"431"
+    line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    with contextlib.closing(line):
+        for _ in range(4):  # the limit is of a request, not of a connection
+            line.request("GET", f"/{server.token}/kit.js", headers={"X": "a" * 50_000})
+            assert line.getresponse().read() == assets()["kit.js"][1]
 
 
 def test_a_client_that_leaves_in_the_middle_is_no_news(server):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crossflow.base import locks
+from crossflow.base import locks, platforms
 from crossflow.base.errors import CrossflowError
 
 HERE = f"process {os.getpid()} on {socket.gethostname()}"
@@ -82,7 +82,7 @@ class Msvcrt:
 
     def locking(self, descriptor, mode, count):
         held = self.held.get(os.fstat(descriptor).st_ino)
-        assert (mode, count, os.lseek(descriptor, 0, os.SEEK_CUR)) == (self.LK_NBLCK, 1, locks.BEYOND)
+        assert (mode, count, os.lseek(descriptor, 0, os.SEEK_CUR)) == (self.LK_NBLCK, 1, platforms._BEYOND)
         if held not in (None, descriptor) and os.path.exists(f"/proc/self/fd/{held}"):
             raise PermissionError(errno.EACCES, "Permission denied")
         self.held[os.fstat(descriptor).st_ino] = descriptor
@@ -90,8 +90,8 @@ class Msvcrt:
 
 @pytest.mark.parametrize("module", [None, Msvcrt()], ids=["neither", "msvcrt"])
 def test_a_folder_has_one_owner_where_there_is_no_fcntl(tmp_path, monkeypatch, module):
-    monkeypatch.setattr(locks, "fcntl", None)
-    monkeypatch.setitem(sys.modules, "msvcrt", module)
+    monkeypatch.setattr(platforms, "fcntl", None)
+    monkeypatch.setattr(platforms, "msvcrt", module)
     with locks.owning(tmp_path):
         with pytest.raises(CrossflowError, match=f"is being written by {HERE}"), locks.owning(tmp_path):
             pass
@@ -99,24 +99,3 @@ def test_a_folder_has_one_owner_where_there_is_no_fcntl(tmp_path, monkeypatch, m
     assert list(tmp_path.iterdir()) == []
     with locks.owning(tmp_path):
         pass
-
-
-WITHOUT = """
-import sys, signal
-for name in ("fcntl", "resource", "termios", "pwd", "grp"):
-    sys.modules[name] = None
-del signal.SIGHUP
-import crossflow, crossflow.evidence.emulation.processes, crossflow.evidence.measurement, crossflow.evidence.measurement.results
-from crossflow.answers.study.run import run_study
-print(len(run_study(sys.argv[1], out=sys.argv[2]).rows))
-"""
-
-
-def test_a_study_runs_without_what_windows_lacks(tmp_path):
-    study = tmp_path / "windows.yaml"
-    study.write_text(
-        "scenario: {system: v100, workload: {model: gemm, m: 64, n: 64, k: 64, dtype: fp16}}\nsweep: {workload.m: [64, 128]}\nplots: []\n"
-    )
-    words = [sys.executable, "-c", WITHOUT, str(study), str(tmp_path / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("2\n", "")

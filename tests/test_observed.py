@@ -54,7 +54,8 @@ def test_a_profile_is_a_trace_of_the_command(tmp_path, capsys):
     path = tmp_path / "profile.json"
     assert __main__.main([*LLAMA, "--set", "system.network.inter.bandwidth=41 GB/s", "-v", "--profile", str(path)]) == 0
     told = capsys.readouterr().err
-    assert re.search(r"crossflow: stages: .*price .*run ", told)
+    (stages,) = re.findall(r"crossflow: stages: (.*)", told)
+    assert all(re.search(rf"\b{name} [\d.]+ m?u?s", stages) for name in ("price", "run", "score"))
     assert re.search(r"crossflow: kept results: [\d,]+ of [\d,]+ found again", told)
     events = [event for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if event["ph"] == "X"]
     whole, *stages = events

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import crossflow
 from crossflow.__main__ import main
@@ -38,6 +42,42 @@ def described(monkeypatch):
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules[name].MetadataHookInterface = object
     return module_at(ROOT / "hatch_build.py").absolute
+
+
+LOCKED = [line for line in (ROOT / ".ci" / "locked.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+PINNED = re.compile(r"([\w.-]+)==([\w.]+)(?: ; (.+))?")
+OPTIONAL = ("jax",)  # not installed by .ci/run
+
+
+def locked(python, system="Linux"):
+    """Versions that are locked for a Python on a system."""
+    words = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": system.lower(), "platform_system": system}
+    found = {}
+    for line in LOCKED:
+        name, version, marker = PINNED.fullmatch(line).groups()
+        if marker is None or Marker(marker).evaluate(words):
+            assert name not in found, name
+            found[name] = Version(version)
+    return found
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_all_that_is_asked_for_is_locked(python):
+    versions = locked(python)
+    extras = [one for name, listed in PROJECT["optional-dependencies"].items() if name not in OPTIONAL for one in listed]
+    for text in [*PROJECT["dependencies"], *extras]:
+        asked = Requirement(text)
+        if asked.name != "crossflow":
+            assert asked.specifier.contains(versions[canonicalize_name(asked.name)]), (text, versions.get(asked.name))
+    assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
+
+
+def test_what_builds_a_release_is_locked_with_its_digests():
+    lines = (ROOT / ".ci" / "build.txt").read_text(encoding="utf-8")
+    names = re.findall(r"^([\w.-]+)==\S+(?: ; .*)? \\$", lines, re.MULTILINE)
+    assert {"build", "hatchling", "cyclonedx-bom"} <= {*names}
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}", lines)) >= len(names)
+    assert "--require-hashes -r .ci/build.txt" in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 
 
 def test_links_of_a_description_are_addresses(described):

@@ -9,18 +9,18 @@ import time
 
 import pytest
 
-from crossflow.base import signals
+from crossflow.base import platforms
 from crossflow.base.signals import Ended, ending, undisturbed
 
 
 def test_the_first_signal_ends_and_those_after_it_do_not_disturb():
-    before = [signal.getsignal(number) for number in signals.ENDING]
+    before = [signal.getsignal(number) for number in platforms.ENDING]
     with ending() as state:
         with pytest.raises(Ended):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         assert state.number == signal.SIGTERM
-    assert [signal.getsignal(number) for number in signals.ENDING] == before
+    assert [signal.getsignal(number) for number in platforms.ENDING] == before
 
 
 def test_a_signal_that_is_ignored_stays_so():

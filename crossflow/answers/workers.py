@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from crossflow.base.errors import CrossflowError
+from crossflow.base.platforms import MASKS, MOST_PROCESSES
 from crossflow.base.signals import end_with_parent, undisturbed
 
 Given = TypeVar("Given")
@@ -52,6 +53,8 @@ def workers(jobs: int = 1, dask: str | None = None) -> Iterator[Workers]:
     """Workers for a study: `jobs` processes, or the cluster whose scheduler is at an address such as tcp://10.0.0.1:8786."""
     if jobs < 1:
         raise CrossflowError(f"--jobs must be at least 1, got {jobs}")
+    if dask is None and MOST_PROCESSES is not None and jobs > MOST_PROCESSES:
+        raise CrossflowError(f"--jobs must be at most {MOST_PROCESSES} on this system, got {jobs}; a cluster (--dask) takes more")
     if dask is not None:
         with _cluster(dask) as cluster:
             yield cluster
@@ -115,12 +118,14 @@ class _Pool(ProcessPoolExecutor):
 
     def __init__(self, jobs: int) -> None:
         import multiprocessing
-        from multiprocessing import resource_tracker
 
         # Started with a worker it would unblock signals; started here it begins with them blocked, so that a terminal that closes leaves it
         # the time to tidy up after the others.
-        with undisturbed():
-            resource_tracker.ensure_running()
+        if MASKS:
+            from multiprocessing import resource_tracker
+
+            with undisturbed():
+                resource_tracker.ensure_running()
         super().__init__(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent)
 
     def submit(self, function: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:

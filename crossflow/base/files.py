@@ -31,7 +31,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
-from crossflow.base import contents, limits
+from crossflow.base import contents, limits, platforms
 from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
 from crossflow.base.moved import RENAMED
 from crossflow.base.stages import stage
@@ -907,7 +907,7 @@ def replacing(path: Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         with os.fdopen(descriptor, "wb") if binary else os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             yield stream
         os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        platforms.replace(temporary, path)
         temporary = None
     except OSError as error:
         raise UnwrittenError(path, error.strerror) from None

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from crossflow.base import platforms
 from crossflow.base.errors import CrossflowError
-
-try:
-    fcntl: Any = importlib.import_module("fcntl")
-except ModuleNotFoundError:  # Windows, which has msvcrt
-    fcntl = None
 
 LOCK = ".crossflow.lock"
 CLAIM = ".crossflow.owner"  # instead, where the file system knows no locks
 LOCKLESS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
-OWN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # of descriptors, where there is such a thing
-BEYOND = 1 << 30  # a byte that msvcrt locks, which nobody could read then: behind the signature
 PATIENCE, PAUSE = 1.0, 0.01  # of whoever asks for the owner, who may not have signed yet [s]
 
 
@@ -51,21 +42,21 @@ def owning(folder: Path, option: str = "--out") -> Iterator[None]:
     finally:
         path, descriptor = held
         with contextlib.suppress(OSError):
-            if fcntl is None:
-                os.close(descriptor)  # Windows removes no open file, and none that another has opened since
+            if not platforms.removes_open_files():
+                os.close(descriptor)  # nor is one removed that another has opened since
                 path.unlink()
             elif _is_at(path, descriptor):  # else the folder was removed, and may be another's by now
                 path.unlink()  # before the lock goes, so that nobody locks a file without a name
-        if fcntl is not None:
+        if platforms.removes_open_files():
             os.close(descriptor)
 
 
 def _locked(path: Path, option: str) -> tuple[Path, int]:
     """The file that says who owns the folder, locked and signed."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | OWN, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | platforms.OWN, 0o644)
         try:
-            _lock(descriptor)
+            platforms.lock(descriptor)
             if _is_at(path, descriptor):
                 return path, _signed(descriptor)
         except OSError as error:
@@ -79,27 +70,13 @@ def _locked(path: Path, option: str) -> tuple[Path, int]:
         os.close(descriptor)  # its owner has removed it in between
 
 
-def _lock(descriptor: int) -> None:
-    """Lock an open file; OSError where another process has, or where the system knows no locks."""
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    try:
-        msvcrt: Any = importlib.import_module("msvcrt")
-    except ModuleNotFoundError:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-    os.lseek(descriptor, BEYOND, os.SEEK_SET)
-    msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-
-
 def _claimed(path: Path, option: str) -> tuple[Path, int]:
     """The same without locks: whoever makes the file owns the folder, until the file is removed."""
     claim = path.with_name(CLAIM)
     with contextlib.suppress(OSError):
         path.unlink()
     try:
-        return claim, _signed(os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL | OWN, 0o644))
+        return claim, _signed(os.open(claim, os.O_RDWR | os.O_CREAT | os.O_EXCL | platforms.OWN, 0o644))
     except FileExistsError:
         cure = f"wait until it has ended, remove {claim} if it was killed, or give another folder with {option}"
         raise CrossflowError(f"{path.parent} is being written by {_owner(claim)}; {cure}") from None
@@ -126,20 +103,7 @@ def _owner(path: Path) -> str:
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError):
             process, host = path.read_text(encoding="utf-8").split()
-            if host != socket.gethostname() or _runs(int(process)):
+            if host != socket.gethostname() or platforms.runs(int(process)):
                 return f"process {int(process)} on {host}"
         time.sleep(PAUSE)
     return "another process"
-
-
-def _runs(process: int) -> bool:
-    """Whether a process of this machine runs; Windows is not asked, where os.kill would end it."""
-    if sys.platform == "win32":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from crossflow.base import platforms
+
 LONGEST = 120  # bytes of a file's name
 # What moves the cursor, begins an escape sequence (C0, C1), breaks lines, or turns the direction of what follows; what is invisible.
 _HIDDEN = re.compile(
@@ -39,6 +41,8 @@ def own_file(name: str) -> str:
     """A name, if it is that of a file in its folder as it stands; ValueError for one that leads elsewhere, or is hidden or too long."""
     if not name or name.startswith(".") or set("/\\") & set(name) or visible(name) != name or len(name.encode()) > LONGEST:
         raise ValueError(f"expected the name of a file, without folders and of at most {LONGEST} letters, such as '{file_name(name)}'")
+    if platforms.WINDOWS and not platforms.can_name_a_file(name):
+        raise ValueError(f"Windows can have no file of the name '{name}'; give another one, such as '{file_name(name)}'")
     return name
 
 
@@ -47,6 +51,12 @@ def file_name(name: str) -> str:
 
     >>> file_name("../../evil"), file_name("GPT-3 / H100, 80 GB"), file_name("..")
     ('evil', 'GPT-3-H100-80-GB', 'unnamed')
+
+    An underscore stands before what Windows takes for a device.
+
+    >>> file_name("aux"), file_name("Con.2")
+    ('_aux', '_Con.2')
     """
     plain = "".join(letter if letter.isalnum() or letter in "._-" else " " for letter in unicodedata.normalize("NFC", name))
-    return "-".join(plain.split()).lstrip(".-").encode()[:LONGEST].decode(errors="ignore").rstrip(".-") or "unnamed"
+    found = "-".join(plain.split()).lstrip(".-").encode()[:LONGEST].decode(errors="ignore").rstrip(".-") or "unnamed"
+    return f"_{found}" if platforms.is_device_name(found) else found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+from crossflow.base.platforms import ENDING, kill_self, masked, signal_self, unmask
+
 SOON = 0.01  # [s]
 
 
@@ -38,7 +38,7 @@ class SignalState:
             sys.__unraisablehook__(unraisable)
             return
         number, self.number = self.number, 0
-        threading.Timer(SOON, os.kill, (os.getpid(), number)).start()
+        threading.Timer(SOON, signal_self, (number,)).start()
 
 
 @contextlib.contextmanager
@@ -71,11 +71,10 @@ def undisturbed() -> Iterator[None]:
     handled = {number: handler for number in ENDING if callable(handler := signal.getsignal(number))}
     for number in handled:  # another thread may get the signal, and this one the call of its handler
         signal.signal(number, lambda number, _: came.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
-        yield
+        with masked(ENDING):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for number, handler in handled.items():
             signal.signal(number, handler)
         for number in came[:1]:
@@ -85,7 +84,7 @@ def undisturbed() -> Iterator[None]:
 def end_with_parent() -> None:
     """Make a worker process end when its parent does, however that ends; Ctrl-C is the parent's, which ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    unmask(ENDING)
     threading.Thread(target=_follow, daemon=True).start()
 
 
@@ -96,4 +95,4 @@ def _follow() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os.kill(os.getpid(), signal.SIGKILL)
+        kill_self()

@@ -217,18 +217,26 @@ def _of_members(run: PlannedSearch, name: str) -> dict[str, SearchProblem]:
     if not isinstance(run.problem, PortfolioProblem):
         return {}
     start = f"{BEST}/" if name == "best.yaml" else f"{name.removesuffix('.yaml')}-"
-    return {f"{start}{file_name(member.name)}.yaml": run.problem.of_member(member) for member in run.problem.members if member.name}
+    members = [member for member in run.problem.members if member.name]
+    names = _apart([f"{start}{file_name(member.name)}" for member in members], range(1, len(members) + 1))
+    return {f"{name}.yaml": run.problem.of_member(member) for name, member in zip(names, members, strict=True)}
 
 
 def _best_names(runs: Sequence[PlannedSearch]) -> list[str]:
     """The file of each search's best design."""
     if len(runs) == 1:
         return ["best.yaml"]
-    found: list[str] = []
-    for run in runs:
-        name = f"{BEST}/{file_name(run.title)}.yaml"
-        found.append(name if name not in found else f"{BEST}/{file_name(run.title)}-{run.number}.yaml")
-    return found
+    names = _apart([f"{BEST}/{file_name(run.title)}" for run in runs], [run.number for run in runs])
+    return [f"{name}.yaml" for name in names]
+
+
+def _apart(names: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Names of files of which no two are one where letter case does not count: a number stands behind one that is taken."""
+    found: dict[str, str] = {}
+    for name, number in zip(names, numbers, strict=True):
+        own = name if name.casefold() not in found else f"{name}-{number}"
+        found[own.casefold()] = own
+    return list(found.values())
 
 
 def interval_rows(view: View) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import importlib.metadata
 import os
-import platform
 import re
 import socket
 import sys
@@ -13,6 +12,8 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from crossflow.base.platforms import SYSTEM
 
 ISSUES = "the issues of crossflow"
 LIBRARIES = ("numpy", "pydantic", "scipy", "matplotlib", "pandas", "optuna", "torch", "jax", "dask")
@@ -36,7 +37,7 @@ def report(error: BaseException, words: Sequence[str]) -> Path | None:
 def _lines(error: BaseException, words: Sequence[str]) -> Iterator[str]:
     from crossflow import __version__
 
-    yield f"crossflow {__version__}, Python {platform.python_version()}, {platform.system()} on {platform.machine()}"
+    yield f"crossflow {__version__}, Python {sys.version.partition(' ')[0]} on {SYSTEM}"
     yield ", ".join(f"{name} {version}" for name in LIBRARIES if (version := _version(name)))
     yield f"command: crossflow {' '.join(map(masked, words))}"
     yield ""

@@ -17,10 +17,10 @@ from crossflow.base.contents import READ
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import check_writable, named_by, write_json
 from crossflow.base.names import visible
+from crossflow.base.platforms import most_memory
 from crossflow.base.stages import StageWatch, kept_results
 from crossflow.base.units import show
 
-MIB = 1 << 20
 MICRO = 1e6  # microseconds of a second
 MOST_KEPT = 4  # functions whose kept results are told one by one
 
@@ -114,13 +114,11 @@ def _event(name: str, thread: int, start: float, duration: float) -> dict[str, A
 
 
 def _sum_up(elapsed: float, processor: float) -> None:
-    import resource
-
     from crossflow import __version__
 
-    scale = 1 if sys.platform == "darwin" else 1024
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / MIB
-    sys.stderr.write(f"crossflow: {__version__} took {elapsed:.2f} s, {processor:.2f} s of the processor, and at most {most:,.0f} MiB\n")
+    most = most_memory()
+    held = "; this system does not say how much memory" if most is None else f", and at most {most:,.0f} MiB"
+    sys.stderr.write(f"crossflow: {__version__} took {elapsed:.2f} s, {processor:.2f} s of the processor{held}\n")
 
 
 def quiet() -> bool:

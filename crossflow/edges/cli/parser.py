@@ -384,7 +384,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--resume", action="store_true", help="continue with the rows of an earlier run"),
     )),
     "import": ("write a program from a PyTorch model, at any world size and without running it, from a text of XLA that JAX wrote, from "
-        "traces, or from a record of emulate", (
+        "traces, or from a record of emulate; a function that is named is run as you: name only code that you trust", (
         _argument("source", nargs="+", metavar="SOURCE", help=_SOURCE),
         _argument("-o", "--output", type=Path, metavar="FILE", required=True, help="program to write, FILE.program.json or .json.gz"),
         _argument("--world-size", type=_positive, default=1, metavar="N", help="ranks (default: 1)"),
@@ -423,7 +423,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--whole", type=_positive, default=64, metavar="N", help=_WHOLE),
         _argument("--jobs", type=_positive, default=2, metavar="N", help="processes that read more traces than --whole, 2 where not given"),
     )),
-    "emulate": ("run a training script on one real rank of many, the others emulated by their collectives", (
+    "emulate": ("run a training script on one real rank of many, the others emulated by their collectives; the script is run as you: "
+        "name only code that you trust", (
         _argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT.py", help="script with its arguments, or -m and a module"),
         _argument("--world-size", type=_positive, metavar="N", help="ranks of the emulated world"),
         _argument("--nodes", type=_positive, metavar="N", help="the world size as nodes of the system"),

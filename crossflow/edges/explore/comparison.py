@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from crossflow.answers.planning.comparing import ComparedSystem, ComparedSystems
 from crossflow.base.drawing.html import text
 from crossflow.base.units import show
-from crossflow.edges.explore.page import assets
+from crossflow.edges.explore.page import assets, with_policy
 
 STYLE = """
 main { max-width: 1100px; margin: 0 auto; padding: 16px; display: grid; gap: var(--gap); }
@@ -28,12 +28,13 @@ def written(found: ComparedSystems) -> str:
     title = f"{found.model}, {found.task}: {', '.join(row.system for row in found)}"
     sheet = assets()["page.css"][1].decode()
     body = "".join((_head(found), _table(found), _plans(found), _notes(found)))
-    return (
+    page = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
         f"<title>{text(title)}</title>\n<style>\n{sheet}{STYLE}</style>\n</head>\n<body>\n"
         f'<header class="top"><h1>{text(title)}</h1><span class="soft">crossflow {text(__version__)}</span></header>\n'
         f"<main>\n{body}</main>\n</body>\n</html>\n"
     )
+    return with_policy(page, attributes="'unsafe-inline'")  # how wide a bar is
 
 
 def _head(found: ComparedSystems) -> str:

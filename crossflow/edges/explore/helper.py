@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
+from crossflow.base import platforms
 from crossflow.base.errors import CrossflowError
 from crossflow.base.signals import end_with_parent
 
@@ -26,7 +24,7 @@ class Helper:
         self._closed = False
         self._timer: threading.Timer | None = None
         self._process: Any = None
-        self._line: Connection | None = None
+        self._line: Any = None
 
     def call(self, function: Callable[..., Any], *words: Any) -> Any:
         """What a function of a module gives; its CrossflowError is raised here, and other errors as one.
@@ -48,12 +46,13 @@ class Helper:
     def hold(self, seconds: float = HELD) -> None:
         """Let the process stand still for some seconds from now, where the system can: somebody drags, and that comes first."""
         process = self._process
-        if process is None or not hasattr(signal, "SIGSTOP"):
+        if process is None:
             return
         with self._holding, contextlib.suppress(OSError, ValueError):  # of a process that has just ended
             if self._timer is not None:
                 self._timer.cancel()
-            os.kill(process.pid, signal.SIGSTOP)
+            if not platforms.hold(process.pid):
+                return
             self._timer = threading.Timer(seconds, _go_on, (process.pid,))
             self._timer.daemon = True
             self._timer.start()
@@ -69,7 +68,7 @@ class Helper:
                 self._process.join()
             self._end()
 
-    def _started(self) -> Connection:
+    def _started(self) -> Any:
         with self._changing:
             if self._closed:
                 raise CrossflowError("the server has ended")
@@ -91,14 +90,13 @@ class Helper:
 
 def _go_on(number: int) -> None:
     with contextlib.suppress(OSError):
-        os.kill(number, signal.SIGCONT)
+        platforms.go_on(number)
 
 
-def _work(line: Connection) -> None:
+def _work(line: Any) -> None:
     """Answer calls until nobody asks any more."""
     end_with_parent()
-    if hasattr(os, "nice"):
-        os.nice(10)  # what is dragged comes first
+    platforms.give_way(10)  # what is dragged comes first
     with contextlib.suppress(EOFError, OSError):
         while True:
             function, words = line.recv()

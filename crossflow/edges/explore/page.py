@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import html
 import re
 from collections.abc import Iterator, Mapping
@@ -19,9 +21,12 @@ KINDS = {
 }  # fmt: skip
 START = "<!-- start -->"  # where the data that a page begins with are put
 TITLE = "<!-- title -->"
+CHARSET = '<meta charset="utf-8">\n'  # behind which the policy of a page as a file stands
 _SHEET = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _SCRIPT = re.compile(r'<script src="([^"]+)"></script>')
 _MODULE = re.compile(r'<script type="module" src="([^"]+)"></script>')
+NOWHERE = ("base-uri", "form-action")
+_INLINE = re.compile(r"<(script|style)(?: type=\"module\")?>(.*?)</\1>", re.DOTALL)
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([^"]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 
@@ -69,7 +74,27 @@ def exported(app: App, answers: Mapping[str, Any] | None = None) -> str:
     text = _SHEET.sub(lambda found: f"<style>\n{held[found[1]]}</style>", held[app.page])
     text = _SCRIPT.sub(lambda found: f"<script>{_inside(held[found[1]])}</script>", text)
     text = _MODULE.sub(lambda found: f'<script type="module">\n{_inside(bundle(held, found[1]))}</script>', text)
-    return with_start(app, text, start)
+    return with_start(app, with_policy(text), start)
+
+
+def with_policy(text: str, attributes: str = "'none'") -> str:
+    """A page as a file that may run the scripts and use the styles that it holds now, by their digests, and load nothing from anywhere.
+
+    What stands in it later, as the data that it begins with, can add neither. [1]_
+
+    attributes : where styles of single elements may come from.
+
+    References
+    ----------
+    .. [1] W3C: Content Security Policy Level 3, Sec. 2.3.1 (hash-source) and Sec. 3.3 (the meta element).
+    """
+    found: dict[str, list[str]] = {"script": [], "style": []}
+    for inline in _INLINE.finditer(text):
+        found[inline[1]].append(f"'sha256-{base64.b64encode(hashlib.sha256(inline[2].encode()).digest()).decode()}'")
+    parts = {f"{kind}-src": " ".join(dict.fromkeys(digests)) or "'none'" for kind, digests in found.items()}
+    parts = {"default-src": "'none'", **parts, "style-src-attr": attributes, "img-src": "data:"} | dict.fromkeys(NOWHERE, "'none'")
+    policy = "; ".join(f"{name} {value}" for name, value in parts.items())
+    return text.replace(CHARSET, f'{CHARSET}<meta http-equiv="Content-Security-Policy" content="{policy}">\n', 1)
 
 
 def _inside(script: str) -> str:

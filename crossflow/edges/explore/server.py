@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
+import socket
 import sys
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from typing import Any
 
 from crossflow.base.errors import CrossflowError
+from crossflow.base.platforms import has_display
 
 HOST = "127.0.0.1"
 BODY_LIMIT = 2**20  # bytes of a request
-PATIENCE = 10.0  # a client that sends nothing for so long is left alone [s]
+HEAD_LIMIT = 2**17  # bytes of its first line and headers together
+PATIENCE = 10.0  # a client that has not sent a whole request, or not taken an answer, for so long is left alone [s]
+CONNECTIONS = 64  # at once, each with a thread; a browser opens six
 TOKEN_HEADER = "X-Crossflow-Token"  # what proves that a request comes from the page
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; "
@@ -74,6 +82,8 @@ class ExploreServer(ThreadingHTTPServer):
 
         self.app, self.log, self.token = app, log, secrets.token_urlsafe(24)
         self.assets = assets()
+        self.clients: set[Requests] = set()
+        self._counting = threading.Lock()
         try:
             super().__init__((HOST, port), Requests)
         except (OSError, OverflowError) as error:
@@ -86,11 +96,63 @@ class ExploreServer(ThreadingHTTPServer):
         """Address of the page."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
+    def enter(self, client: Requests) -> None:
+        """Take a client in. Where there are too many, the one that has let the server wait longest is left alone."""
+        with self._counting:
+            if len(self.clients) >= CONNECTIONS and (waiting := self._waiting()):
+                self._leave(min(waiting, key=lambda one: (one.answered, waiting[one])))
+            self.clients.add(client)
+
+    def leave(self, client: Requests) -> None:
+        """A client has gone."""
+        with self._counting:
+            self.clients.discard(client)
+
+    def service_actions(self) -> None:
+        """Leave those alone, at every turn of the server, that have let it wait for too long, however many bytes they sent meanwhile."""
+        end = time.monotonic() - (Requests.timeout or PATIENCE)
+        with self._counting:
+            for client in [one for one, since in self._waiting().items() if since < end]:
+                self._leave(client)
+
+    def _waiting(self) -> dict[Requests, float]:
+        """Clients for which the server waits, each with since when; their threads change that meanwhile."""
+        return {one: since for one in self.clients if (since := one.since) is not None}
+
+    def _leave(self, client: Requests) -> None:
+        """Wake up the thread of a client, which ends."""
+        self.clients.discard(client)
+        with contextlib.suppress(OSError):  # of a client that has gone
+            client.connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, *_: Any) -> None:
         """Clients that leave in the middle of an answer are no news."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError | TimeoutError):
             self.log(f"a request failed: {type(error).__name__}: {error}")
+
+
+class BoundedLines:
+    """What a client sends, of which no more is kept than a request may have."""
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream, self.left = stream, HEAD_LIMIT
+
+    def readline(self, most: int) -> bytes:
+        """A line of the head of a request; LineTooLong where the head is too long."""
+        line = self._stream.readline(most)
+        self.left -= len(line)
+        if self.left < 0:
+            raise LineTooLong("head")
+        return line
+
+    def read(self, most: int) -> bytes:
+        """So many bytes of its body, fewer where the client leaves."""
+        return self._stream.read(most)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._stream.close()
 
 
 class Requests(BaseHTTPRequestHandler):
@@ -102,6 +164,30 @@ class Requests(BaseHTTPRequestHandler):
     timeout = PATIENCE
     disable_nagle_algorithm = True
     wbufsize = -1  # headers and body leave together
+
+    since: float | None = None  # when the server began to wait for this client, by its clock; None while the client waits
+    answered = False  # whether it has sent a request that was answered with what it asked for
+
+    def setup(self) -> None:
+        """Begin, within the number of clients and the bytes that there may be."""
+        super().setup()
+        self.lines = BoundedLines(self.rfile)
+        self.rfile = self.lines  # type: ignore[assignment] # which has all of it that is used
+        self.since = time.monotonic()
+        self.server.enter(self)
+
+    def finish(self) -> None:
+        """End, and make room for another client."""
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError, ValueError):  # of a client that takes no answer
+                super().finish()
+        finally:
+            self.server.leave(self)
+
+    def handle_one_request(self) -> None:
+        """Wait for a request, and answer it."""
+        self.since, self.lines.left = time.monotonic(), HEAD_LIMIT
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer with the page, one of its assets, or the data that it begins with."""
@@ -164,8 +250,9 @@ class Requests(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a call has at most {BODY_LIMIT} bytes")
         if self.headers.get_content_type() != "application/json":
             raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a call is application/json")
+        self.since = time.monotonic()
         content = self.rfile.read(int(lengths[0]))
-        self.unread = False
+        self.since, self.unread = None, False
         try:
             body = json.loads(content, parse_constant=_no_number)
         except (ValueError, RecursionError):
@@ -189,7 +276,7 @@ class Requests(BaseHTTPRequestHandler):
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
         """Turn what goes wrong into an answer; the server lives on."""
-        self.unread = self.command != "GET"
+        self.since, self.unread = None, self.command != "GET"
         try:
             yield
         except RefusedError as refusal:
@@ -206,6 +293,7 @@ class Requests(BaseHTTPRequestHandler):
         self._answer(status, JSON, encoded({"error": sentence}))
 
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.since, self.answered = time.monotonic(), self.answered or status == HTTPStatus.OK
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
@@ -273,16 +361,9 @@ def serve(
         gc.collect()
         gc.freeze()  # what is read by now stays: collections that go through it would be felt in a drag
         announce(server.url)
-        if open_browser and _has_display():
+        if open_browser and has_display(os.environ):
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
             server.serve_forever(poll_interval=0.2)
         finally:
             app.close()
-
-
-def _has_display() -> bool:
-    """Whether a browser has a window to open; one in this terminal would take it over."""
-    import os
-
-    return sys.platform in ("win32", "darwin") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

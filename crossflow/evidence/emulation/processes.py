@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from crossflow.base.errors import CrossflowError
-from crossflow.base.signals import ENDING
+from crossflow.base.platforms import ENDING, WINDOWS
 from crossflow.evidence.emulation.accounting import CallLedger
 from crossflow.evidence.emulation.delays import Delays, LinkKind, delays_of
 from crossflow.evidence.emulation.meeting import Meeting
@@ -93,8 +93,10 @@ def emulate(settings: RunSettings, words: Sequence[str], local: int = 1) -> RunO
     Raises
     ------
     CrossflowError
-        Where real ranks disagree, and where a call has no delay. No process is left behind.
+        Where real ranks disagree, where a call has no delay, and on Windows. No process is left behind.
     """
+    if WINDOWS:
+        raise CrossflowError("crossflow emulate needs groups of processes, which Windows lacks: run it on Linux or macOS (not --replay)")
     with tempfile.TemporaryDirectory(prefix="crossflow-") as folder:
         run = _Run(settings=settings, words=tuple(words), folder=Path(folder), local=local)
         with run.forwarding():
