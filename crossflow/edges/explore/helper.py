@@ -127,8 +127,6 @@ def _work(line: Connection) -> None:
     end_with_parent()
     if ABANDON is not None:
         signal.signal(ABANDON, abandon)
-    if hasattr(os, "nice"):
-        os.nice(10)  # what is dragged comes first
     with contextlib.suppress(EOFError, OSError):
         while True:
             function, words = line.recv()
