@@ -64,7 +64,7 @@ def shown(folder: Path) -> None:
 
 def main() -> None:
     """Do all of it."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:  # processes of a page may take a moment to leave it
         folder = Path(name)
         for file, text in {"scenario.yaml": SCENARIO, "served.yaml": SERVED, "study.yaml": STUDY}.items():
             (folder / file).write_bytes(text.replace("\n", "\r\n").encode())  # as an editor of Windows saves it

@@ -121,6 +121,7 @@ def test_points_at_the_devices_own_numbers_have_its_band():
     assert own != other
 
 
+@pytest.mark.thorough
 def test_rows_kept_aside_lie_within_their_band():
     """Of others of the same distribution nine of ten do; each half of the models is judged by the other."""
     drawn = np.random.default_rng(1).normal(0, 0.1, 4000)

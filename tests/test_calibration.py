@@ -204,7 +204,7 @@ def curved(tmp_path_factory):
         return calibrate(logs(tmp_path_factory.mktemp("logs"), measured()["aic-a100-sxm"]), "dgx-a100")
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "base"), [("dgx-a100", "dgx-a100"), ("a100-sxm4-40gb oci", "a100-ib-cluster")])
 def test_logs_of_measured_systems_calibrate_within_six_percent(tmp_path, name, base):
     """Median of the rows that nothing was fitted to; the system file alone, by its parameters or by the curves that it names."""
@@ -225,6 +225,7 @@ def test_curves_are_written_where_parameters_are_not_enough(curved):
         assert (one.predicted[WRITTEN] == one.predicted[MEASURED if one.curved else FITTED]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("near")
 def test_sets_that_were_better_before_are_told(run, tmp_path):
     """Half of the rows are of this system, the others of one half as fast."""

@@ -1,6 +1,7 @@
 """Learned models: errors of held-out rows under those of Lin et al., what they are asked for, events filled."""
 
 import csv
+import functools
 import json
 import sys
 from pathlib import Path
@@ -152,14 +153,19 @@ def test_products_are_learned_beside_their_model(tmp_path):
     assert kind.errors("learned")["geometric_mean_abs_error"] < 0.03 < kind.errors("fitted")["geometric_mean_abs_error"]
 
 
-@pytest.fixture
-def reduces(tmp_path):
-    """The rows of one collective alone."""
+@pytest.fixture(scope="module")
+def reduces(tmp_path_factory):
+    """The rows of one collective alone, of which the command learns once for all tests."""
     needed()
     lines = [line for line in ROWS.read_text().splitlines() if line.startswith("source,") or "aic-a100-sxm,all_reduce" in line]
-    path = tmp_path / "collectives.csv"
+    path = tmp_path_factory.mktemp("reduces") / "collectives.csv"
     path.write_text("\n".join(lines) + "\n")
-    return path
+    once = functools.cache(lambda files, system, options, rows: learn(list(files), system, options=options, rows=list(rows)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "crossflow.edges.cli.calibrate.learn", lambda files, system, *, options, rows: once(tuple(files), system, options, tuple(rows))
+        )
+        yield path
 
 
 def test_a_list_of_events_is_filled(tmp_path, capsys, reduces):

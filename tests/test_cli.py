@@ -593,6 +593,7 @@ def test_plan_prints_the_contract(capsys, small):
     assert made["auto"]["fitting"] == told["fitting"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_page_of_plans_keeps_to_the_terminal(capsys, monkeypatch, small, width):
@@ -640,6 +641,7 @@ def test_standard_input_is_a_scenario_and_a_model_on_a_system_needs_no_file(caps
         assert asked.get(key) == expected.get(key)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_assumptions_are_printed(capsys):
     words = ("predict", *QUESTION[:4])
@@ -647,6 +649,7 @@ def test_assumptions_are_printed(capsys):
     assert len(json.loads(printed(capsys, *words, "--json"))["assumptions"]) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_folder_of_hugging_face_is_a_model(capsys, tmp_path):
     config = {

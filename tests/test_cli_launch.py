@@ -47,6 +47,7 @@ def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
     assert json.loads(capsys.readouterr().out)["assumptions"][0] == "run.sh read as megatron, run by megatron-core"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, capsys):
     assert main(["plan", str(scenario), "--export", "torchtitan"]) == 0
@@ -89,6 +90,7 @@ def test_files_are_not_replaced_without_force(scenario, capsys):
     assert Path("run.sh").read_text() == "mine"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_launch_file_is_compared_with_the_best_plans(capsys):
     file = str(FILES / "megatron-llama3-70b-slurm.sh")
@@ -99,6 +101,7 @@ def test_a_launch_file_is_compared_with_the_best_plans(capsys):
     assert any("--cuda-graph-impl" in sentence for sentence in found["assumptions"])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["predict", "plan"])
 def test_a_launch_file_is_read_from_standard_input(capsys, monkeypatch, command):

@@ -178,7 +178,7 @@ def test_a_name_in_the_place_of_a_scenario_is_told_what_to_type(words, what, lac
     assert f"{what}, and a scenario also says {lacking}: crossflow predict {asked}; in Python" in capsys.readouterr().err
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("option", ["-o", "--out", "--output"])
 def test_a_study_takes_the_folder_by_the_option_of_other_commands(option, study, tmp_path):
     assert main(["study", study, option, str(tmp_path / "there")]) == 0

@@ -233,6 +233,7 @@ def test_a_step_that_never_ends_emits_without_end():
     assert alone["carbon_kg"] is alone["cost_per_million"]["carbon_kg_per_million_samples"] is None
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_numbers_of_operation_are_explained():
     found = crossflow.explain(scenario(system=GREEN), objective="carbon_kg")
@@ -254,7 +255,7 @@ def test_a_search_finds_the_best_of_every_figure(study, column):
     assert len(set(values)) > 1
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("column", every(2, BY_STRATEGY, 1))
 def test_a_search_keeps_a_bound_of_every_figure(study, column):
@@ -267,7 +268,7 @@ def test_a_search_keeps_a_bound_of_every_figure(study, column):
     assert {row["feasible"] for row in possible} == {True, False}
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "constraints", "objective"),
@@ -342,6 +343,7 @@ def test_a_rent_that_is_searched_makes_the_cost_known(study):
     assert found.rows[1]["run.cost_usd"] == pytest.approx(3 * found.rows[0]["run.cost_usd"])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("operation", [{"pue": 1.1}, {}])
 def test_an_intensity_that_is_searched_makes_the_carbon_known(study, operation):
     found = study(

@@ -74,6 +74,7 @@ ORDER = "kind: schedule\nname: v\norder:\n  - F0 F1 B0 B1\n  - F0 B0 F1 B1\n"
 BERT = {"system": {"template": "dgx-h100", "devices": 2}, "workload": {"model": "bert-base", "global_batch": 4}, "strategy": "pp2-mb2"}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("path", "value"),
     [("system.template", "own-device.yaml"), ("system.profile", "own-profile.csv"), ("strategy", "pp2-mb2-order:order.yaml")],

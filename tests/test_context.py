@@ -141,6 +141,7 @@ def test_without_overlap_all_of_a_ring_is_exposed():
     assert apart["step_time_s"] - beside["step_time_s"] == pytest.approx(hidden, rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_runs_that_were_measured_with_rings():
     """Megatron-Core with Transformer Engine on 8 B200, 32,768 tokens over 4 and 8 context ranks (SimuMax's table)."""

@@ -89,6 +89,7 @@ def test_parts_by_hand(path):
     assert cells(FORMATS["int8"], path)[[1, 2, 6]].sum() == 0
 
 
+@pytest.mark.thorough
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(list(FORMATS)), st.floats(0.01, 32.0)), st.sampled_from(list(FORMATS)), st.floats(0.0, 32.0))
 def test_a_type_more_or_a_rate_doubled_never_makes_a_datapath_smaller(held, further, rate):

@@ -160,6 +160,7 @@ def test_of_another_objective_what_improves_it_is_told(files):
     assert not [one for one in found if one.kind == "batch"]
 
 
+@pytest.mark.thorough
 def test_the_terminal_has_a_row_for_each(files, explained, capsys):
     assert main(["explain", str(files["training"])]) == 0
     text = capsys.readouterr().out

@@ -135,7 +135,7 @@ def read(scenario, points):
         return str(error)
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @settings(max_examples=fewer(7, 2))
 @given(data=st.data())
@@ -166,7 +166,7 @@ def test_the_order_of_points_does_not_matter():
     assert mixed.memory_needed == pytest.approx(straight.memory_needed[order], rel=1e-12)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("given_", [GPT, CELLS, {**CELLS, "strategy": "RC-2-2-d4-p4"}], ids=["gpt", "lstm", "lstm in stages"])
 def test_many_points_cost_little_more_than_one(given_):
@@ -184,6 +184,7 @@ def test_many_points_cost_little_more_than_one(given_):
     assert min(took([lengths[34:82]]), took([lengths[82:]])) < 48 * 0.3 * alone
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("given_", [LOCAL, SLIDING, WRITTEN, SLID], ids=["gemma3", "mistral", "gemma3 decode", "mistral decode"])
 def test_windows_are_on_the_batch_axis(given_):

@@ -31,7 +31,7 @@ def recommendation(strategy=STRATEGIES[1], model="dlrm-b", **more):
     return from_dict({"system": SYSTEM, "workload": {"model": model, **task}, "strategy": strategy, **more})
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("software", ["torchrec", "ideal", SLOW], ids=["torchrec", "ideal", "slow host"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
@@ -46,7 +46,7 @@ def test_the_file_of_a_step_is_predicted_as_the_step(tmp_path, strategy, softwar
     assert simulate(given).total == pytest.approx(one.step_time[0], rel=1e-14)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "uneven"), [(one, what) for turn, one in enumerate(STRATEGIES) for what in every(3, UNEVEN, turn)], ids=str
@@ -71,6 +71,7 @@ def test_a_slow_device_delays_all_that_meet_it():
     assert (waiting > 0).sum() == len(waiting) - 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_slow_port_slows_what_its_device_takes_part_in():
     given = recommendation()

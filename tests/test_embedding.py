@@ -44,6 +44,7 @@ def stream(factors, lookups, share=1.0):
     return CachedLookups.of(factors[:, None], np.array([float(lookups)]), np.ones(1), np.array([share]))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("factors", [META, STEEP, EVEN], ids=["meta", "steep", "even"])
 def test_generated_indices_have_the_reuse_factors_that_were_asked_for(factors):
@@ -82,6 +83,7 @@ def test_the_published_average_of_different_rows_follows_from_the_factors():
     assert distinct_share(META[:, None])[0] == pytest.approx(128_435_723 / 887_017_990, rel=0.01)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.25])
 @pytest.mark.parametrize("factors", [META, STEEP, EVEN], ids=["meta", "steep", "even"])

@@ -60,6 +60,7 @@ def test_messages_that_may_be_sent_carry_a_ring_to_its_end(real):
     assert len(graph.messages) == 14 * len(neighbours)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_ring_of_a_thousand_ranks_is_checked_in_a_moment():
     _check_ring("all_reduce", 1024, (0, 512))

@@ -80,6 +80,7 @@ def test_many_points_are_the_single_ones():
     assert [*together] == alone
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_hundred_thousand_layers_take_seconds():
     tokens = np.arange(1.0, 100_001.0)

@@ -108,6 +108,7 @@ def test_what_no_page_shows_is_answered_with_what_to_type(here, capsys, words, c
 # ------------------------------------------------------------------------------------------ auto
 
 
+@pytest.mark.thorough
 def test_an_automatic_strategy_is_chosen_once_and_shown(here):
     start = opened("auto.yaml").start()
     best = plan(load("auto.yaml")).chosen

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.helper import AWAITED
 from crossflow.edges.explore.page import assets
 from crossflow.edges.explore.server import BODY_LIMIT, CONNECTIONS, TOKEN_HEADER, App, ExploreServer, Requests
 
@@ -22,11 +23,24 @@ def fail(_):
     raise ZeroDivisionError("division by zero")
 
 
+LEFT = threading.Event()  # whoever asked has been seen to leave
+
+
+def until_nobody_waits(body):
+    end, awaited = time.monotonic() + body["at_most"], AWAITED.get()
+    while awaited():
+        if time.monotonic() > end:
+            return "somebody waited to the end"
+        time.sleep(0.002)
+    LEFT.set()
+    return None
+
+
 APP = App(
     title="a <b> page",
     page="scenario.html",
     start=lambda: {"text": "</script><b>", "number": 0.5},
-    calls={"echo": lambda body: body, "refuse": refuse, "fail": fail},
+    calls={"echo": lambda body: body, "refuse": refuse, "fail": fail, "work": until_nobody_waits},
 )
 
 
@@ -257,6 +271,14 @@ def test_a_client_that_leaves_in_the_middle_is_no_news(server):
     raw(server, f"GET /{server.token}/kit.js HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode(), wait=False)
     assert alive(server)
     assert said == []
+
+
+def test_a_call_knows_whether_its_client_still_waits(server):
+    assert post(server, "work", b'{"at_most": 0.02}')[2] == b'"somebody waited to the end"'
+    assert not LEFT.is_set()
+    text = call(f"{PROOF}Content-Length: 14\r\n", '{"at_most": 9}').replace("/echo", "/work")
+    raw(server, text.replace("TOKEN", server.token).replace("PORT", str(server.server_port)).encode(), wait=False)
+    assert LEFT.wait(5)
 
 
 def test_a_port_in_use_is_told_with_a_cure(server):

@@ -125,7 +125,7 @@ def test_kinds_of_passes(label, kind):
     assert family(label) == kind
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["step", "step.png", "step.svg"])
 def test_a_chart_is_a_png_and_an_svg(given, tmp_path, name):

@@ -206,6 +206,7 @@ def test_the_flag_writes_the_table_and_its_file(study, capsys):
     assert len(told["points"]) == 4
 
 
+@pytest.mark.thorough
 def test_a_run_anew_leaves_no_old_table(study):
     path, out = study
     assert main(["study", str(path), "--out", str(out), "--hinges"]) == 0
@@ -233,6 +234,7 @@ def test_an_interrupt_keeps_the_finished_study(study, capsys, monkeypatch):
     assert not (out / "hinges.csv").exists()
 
 
+@pytest.mark.thorough
 def test_the_table_names_the_objective_before_the_path(run):
     made = run(space=SPACE, objectives=["step_time_s", "cost_usd"], searches={"all": {"searcher": "exhaustive"}})
     _, rows = made.hinges().table()

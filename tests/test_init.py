@@ -42,6 +42,7 @@ def test_templates_are_systems_of_scenarios(kind, task):
     assert crossflow.predict(crossflow.from_dict(data)).feasible
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_study_runs(tmp_path):
     assert main(["study", str(FOLDER / "study.yaml"), "--out", str(tmp_path)]) == 0

@@ -26,6 +26,7 @@ def of(report):
     return report.tables[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_chip_has_the_parameters_of_the_generation_before_it(folder):
     """Only the H100 has one; its rows move, and nothing is kept of it afterwards."""

@@ -68,6 +68,7 @@ def test_activations_on_the_host_leave_two_units_on_the_device():
     assert host.step_time[0] >= device.step_time[0]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["optimizer", "activations", "optimizer+weights", "optimizer+weights+activations"])
 def test_a_faster_bus_and_a_faster_host_never_slow_a_step(what):

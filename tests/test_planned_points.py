@@ -51,6 +51,7 @@ def test_designs_of_a_planned_study_are_found_again(tmp_path):
     assert crossflow.predict(design(source, row)).step_time == pytest.approx(row["step_time_s"])
 
 
+@pytest.mark.thorough
 def test_what_changes_together_has_a_name_in_tables_and_prices_of_its_own(tmp_path):
     result = run_study(study(sweep={"chip": CHIPS}, columns=["usd_per_million_tokens"]), out=tmp_path / "r")
     headers, rows = result.table()

@@ -58,7 +58,7 @@ def every_score(plans):
 # ------------------------------------------------------------------------------------------ laws of the list
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.slow
 def test_the_best_plan_is_the_fastest_of_all_that_fit(plans):
     strategies, score = every_score(plans)
@@ -121,6 +121,7 @@ def test_any_column_orders_the_plans(objective):
     assert (np.diff(listed) >= -EQUAL * abs(listed[1:])).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_more_memory_never_makes_the_best_plan_slower():
     def fastest(capacity):
@@ -158,6 +159,7 @@ def test_tight_plans_are_marked_and_not_chosen():
     assert plans.chosen is next(one for one in plans if not one.tight)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_chosen_plan_is_listed_however_short_the_list():
     wide = crossflow.plan(TRAINING, margin=0.6, top=500)
@@ -167,6 +169,7 @@ def test_the_chosen_plan_is_listed_however_short_the_list():
     assert [one.strategy for one in short] == [wide[0].strategy, wide.chosen.strategy]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_larger_margin_never_chooses_a_faster_plan():
     times = [crossflow.plan(TRAINING, margin=margin).chosen.step_time for margin in (0.0, 0.05, 0.3, 0.6)]
@@ -390,6 +393,7 @@ def test_a_scenario_in_the_place_of_a_study_is_refused_with_the_command(tmp_path
         read_study(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_legal_strategies_are_those_that_are_planned():
     legal = crossflow.legal(LARGE)

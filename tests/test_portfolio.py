@@ -117,6 +117,7 @@ def test_objectives_are_those_of_predictions_one_by_one(run, brute, measure, mea
     assert best(found) == DESIGNS[int(np.where(runs, wanted, np.inf).argmin())]
 
 
+@pytest.mark.thorough
 def test_columns_of_members_are_their_means_over_the_draws(run, brute):
     found = run(columns=["power_w"])
     for row in found.rows:
@@ -305,6 +306,7 @@ def test_python_finds_the_design_of_the_study(run):
     assert [row["loss"] for row in found.losses if row["design"] == "best for all"] == wanted.results[0].losses.loss[0].tolist()
 
 
+@pytest.mark.thorough
 def test_a_list_of_all_designs_answers_as_their_evaluation_does():
     problem = read_study(study()).runs[0].problem
     designs = every(problem.space)

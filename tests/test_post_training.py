@@ -162,6 +162,7 @@ def refusal_of_column(column):
 # ------------------------------------------------------------------------------------------ laws
 
 
+@pytest.mark.thorough
 def test_more_devices_never_slow_the_rollout_and_longer_tails_never_hurry_it():
     times = [rolled(devices=devices)["phases_s"]["rollout"] for devices in (4, 8)]
     assert times == sorted(times, reverse=True)
@@ -169,6 +170,7 @@ def test_more_devices_never_slow_the_rollout_and_longer_tails_never_hurry_it():
     assert tails == sorted(tails)
 
 
+@pytest.mark.thorough
 def test_engines_that_write_meanwhile_are_never_slower():
     waits, ahead, further = (rolled(devices=8, staleness=staleness) for staleness in (0, 1, 4))
     assert waits["iteration_time_s"] == pytest.approx(sum(waits["phases_s"].values()), rel=1e-12)

@@ -41,6 +41,7 @@ def errors():
     return {kind: np.array(values) for kind, values in found.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_rates_of_dense_models_in_eight_and_four_bits(errors):
     assert len(errors["dense"]) == 22
@@ -126,6 +127,7 @@ def deepseek(**strategy):
     )  # fmt: skip
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("strategy", [{}, {"stage_layers": "4x15+1"}])
 def test_deepseek_v3_on_2048_h800(strategy):
     """180 thousand hours of a GPU for 10^12 tokens (Sec. 1, Table 1), and it fits."""

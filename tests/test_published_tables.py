@@ -96,6 +96,7 @@ def test_a_rate_of_torchtitan_has_its_mode_and_its_checkpoints(read):
     assert table.measured.tolist() == pytest.approx([96 * 8192 / (64 * 5570.1), 16 * 8192 / (8 * 5762)])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_rates_of_torchtitan():
     """Nothing was fitted to them."""
@@ -277,6 +278,7 @@ def test_submissions_capture_and_compute_again_what_their_configurations_say(acc
     assert run.data["strategy"].get("recompute_layers", 0) == again
 
 
+@pytest.mark.thorough
 def test_submissions_of_mlperf_fit():
     """All of the package that ran; the configurations of LoRA keep one copy of a frozen weight, and inputs of activations in 8 bits."""
     rows = read_rows(shipped() / "mlperf_training.csv", published.MLPERF)

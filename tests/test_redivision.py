@@ -42,6 +42,7 @@ def anew(run):
     return run(redivide=LITTLE, columns=["step_time_s", L2], plots=[{"name": "p", "x": "system.technology.logic", "y": L2}])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_no_division_is_worse_than_the_templates(kept, anew):
     for before, after in zip(kept.rows, anew.rows, strict=True):
@@ -204,6 +205,7 @@ def test_headlines_tell_who_wins_along_each_path_and_by_how_much():
     assert headlines({"a": ["x", "y"]}, np.array([np.inf, np.inf])) == ()
 
 
+@pytest.mark.thorough
 def test_what_an_answer_hangs_on_is_what_a_study_with_that_constant_finds(run):
     """A product that waits for memory: newer memory wins, unless little of its bandwidth is reached."""
     made = run(scenario=THIN, sweep=MEMORIES)

@@ -122,6 +122,7 @@ def test_forms_and_workflows_can_be_read(path):
 # ------------------------------------------------------------------------------------------ examples
 
 
+@pytest.mark.cases(24)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", examples())
 def test_every_example_is_written_with_what_it_names(name, tmp_path, monkeypatch):

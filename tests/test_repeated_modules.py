@@ -198,6 +198,7 @@ def test_more_that_is_computed_again_keeps_no_more_and_takes_no_less_time(model,
             assert held[more] <= held[less] * (1 + 1e-9), chain[less]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("model", "system", "strategy", "software"), LAWS[::2], ids=["-".join(law[:1] + law[2:]) for law in LAWS[::2]])
 def test_modules_of_a_batch_are_those_of_each_plan_alone(model, system, strategy, software):
     made = crossflow.from_dict({"system": system, "workload": model, "strategy": strategy})

@@ -255,6 +255,7 @@ def test_collectives_of_a_program_take_their_measured_time_or_the_networks(tmp_p
 # ------------------------------------------------------------------------------------------ files
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_events_are_read_in_bounded_memory(tmp_path):
     events = [event("cpu_op", f"aten::op{i % 50}", 1, 10 * i, 9, note="x" * 1000) for i in range(20_000)]
@@ -269,6 +270,7 @@ def test_events_are_read_in_bounded_memory(tmp_path):
     assert peak < 12e6
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_graph_takes_little_memory_for_each_event(tmp_path):
     path = write(tmp_path, chain(kernels=3_000))

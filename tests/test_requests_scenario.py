@@ -108,6 +108,7 @@ def test_closed_loops_and_batches_are_requests_in_flight(times, at_once):
     assert (found.workload.global_batch, found.workload.serving.arrival_rate) == (at_once, None)
 
 
+@pytest.mark.thorough
 def test_a_strategy_is_chosen_by_the_steady_state():
     chosen = crossflow.load(SCENARIO | {"strategy": "auto", "requests": DRAWN})
     assert chosen.auto is not None

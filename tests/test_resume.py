@@ -131,6 +131,7 @@ def test_resumed_tasks_are_not_done_again(study, undisturbed, tmp_path, monkeypa
     assert contents(tmp_path) == undisturbed
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", every(2, [0.0001, 0.3, 0.7, 0.999999]))
 def test_resumed_from_any_part_of_the_points(study, undisturbed, tmp_path, keep):
@@ -161,6 +162,7 @@ def test_a_finished_study_is_told_again_from_its_files(study, tmp_path, monkeypa
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
 def test_columns_that_were_lost_are_made_again(study, undisturbed, tmp_path, change):
     run_study(study, out=tmp_path)
@@ -187,6 +189,7 @@ def test_an_unfinished_run_is_kept_until_it_is_resumed(study, tmp_path):
     assert (tmp_path / records.POINTS).read_bytes() == before
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("setting", ["scenario.workload.m=512", "sweep={workload.k: [1024, 2048]}", "scenario.system.budgets.power=290 W"])
 def test_a_changed_study_does_not_go_on_from_old_points(study, tmp_path, setting):
     stopped(study, tmp_path)

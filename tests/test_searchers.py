@@ -198,6 +198,7 @@ def test_constraints_are_kept_where_they_can_be(case):
     assert best.row["feasible"] is any(row["feasible"] for row in rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_gradient_beats_as_many_random_designs(product):
     problem = SearchProblem(scenario=product, space=CONTINUOUS, objectives=(Objective(name="step_time_s"),))
@@ -314,7 +315,7 @@ def test_an_empty_space_and_one_without_quantities_are_told(product, exactly):
 MANY = Options(path="workload.k", values=tuple(range(512, 512 + 24 * 64, 64)))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("energy_j",), ("step_time_s",), ("step_time_s", "power_w")])
 def test_every_combination_is_searched_where_no_bound_is_known(product, names):

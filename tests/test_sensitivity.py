@@ -223,6 +223,7 @@ def test_faster_rates_and_shorter_times_shorten_the_step_in_proportion():
     assert sum(parts) == pytest.approx(-1.0, abs=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_elasticities_of_throughput_mirror_those_of_time(case, explained):
     throughput = explain(case, "samples_per_second")
@@ -411,6 +412,7 @@ def test_a_tornado_is_drawn_twice_alike(explained, tmp_path):
 # ------------------------------------------------------------------------------------------ command line
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_json_is_the_explanation(path, explained, capsys):
     assert main(["explain", str(path), "--json"]) == 0
@@ -459,7 +461,7 @@ SERVICE = {
 DLRM = {"system": "zionex", "workload": "dlrm-a", "strategy": {"dense": "ddp", "embedding": "mp"}}
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "objective"),

@@ -112,7 +112,7 @@ def test_pipeline_stages_take_what_batches_take_one_by_one(stages, rate):
 SPECULATION = {"tokens": 3, "acceptance": 0.7, "cost": 0.02}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("stages", "rate", "prompt", "output", "serving"),
     [
@@ -449,7 +449,7 @@ def sojourns(load, count, seed):
     return (walk - np.minimum.accumulate(walk) + served)[3000:]
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("load", "count"), [(0.0, 2000), (0.5, 5000), (0.8, 16_000), (0.9, 64_000)])
 def test_intervals_cover_near_the_capacity_of_a_queue_too(load, count):
     """Times in M/M/1 are exponential with a mean of 1 / (1 - load); batches of a twentieth of such a run cover 36 to 80 % of the time."""

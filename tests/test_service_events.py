@@ -238,7 +238,7 @@ def test_requests_of_one_length_wait_as_in_a_queue_of_equal_services(load):
     assert waited == pytest.approx(load * served / (2.0 * (1.0 - load)), rel=fewer(3, 6) / 100)  # M/D/1
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_exponential_lengths_wait_as_in_a_queue_of_exponential_services(load):
     waited, served = alone(0.1, fewer(200_000, 20_000), rate=load / 0.1, each=lambda rng, count: rng.exponential(1000.0, count))
@@ -492,6 +492,7 @@ def coupled(trace, engines, kind="vllm", of=Replica, steps=None, **limits):
     return replay(trace, EnginePool(replicas=members, route=route, coupled=engines))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", POLICIES)
 def test_engines_in_lockstep_make_the_same_steps_one_at_a_time(kind):
     trace = poisson(12.0, 400)

@@ -114,6 +114,7 @@ def test_a_service_that_is_asked_too_much_says_so():
     assert not full.feasible
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dp4", "tp2-pp2", "tp4-sp"])
 def test_requests_that_arrive_have_no_number_that_replicas_divide(strategy):

@@ -69,7 +69,7 @@ def test_greedy_gives_the_most_costly_piece_to_the_least_loaded_rank_that_has_me
     assert greedy(costs, np.array([3.0, 1.0, 1.0, 1.0, 1.0]), 2, 4.0).tolist() == [0, 1, 1, 0, 1]  # the first has no room for a third
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("phases", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
@@ -287,7 +287,7 @@ def test_a_prediction_says_what_each_rank_holds():
     assert isinstance(model().workload, DlrmSpec)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("number", every(2, [0, 7, 12, 19]))
 def test_the_chosen_sharder_is_the_fastest_or_close_in_a_simulation_with_noise(number, monkeypatch):

@@ -121,6 +121,7 @@ def test_steps_grow_with_tokens_where_attention_grows_with_their_square(kind):
 # ------------------------------------------------------------------------------------------ services
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_writing_a_token_takes_as_long_after_many_as_after_few(kind):

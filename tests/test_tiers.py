@@ -197,7 +197,7 @@ def test_a_second_memory_that_holds_nothing_changes_nothing(far, workload, plan)
     assert with_it["second_memory_bytes"][0] == with_it["second_memory_read_bytes"][0] == 0.0
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("far", "workload", "plan", "way"), [(*case, way) for turn, case in enumerate(CASES) for way in every(2, ("direct", "staged"), turn)]
 )
@@ -359,7 +359,7 @@ def test_none_gives_the_shares_of_a_second_memory_to_the_first():
     assert crossflow.predict(other).step_time == pytest.approx(crossflow.predict(one).step_time, rel=1e-12)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("role", "other"), [("memory", "HBM4"), ("second_memory", "HBF")])
 def test_none_is_swept_beside_memories_with_and_without_draws(role, other, tmp_path):
     budgets = HBF["budgets"] if role == "second_memory" else {}

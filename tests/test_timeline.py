@@ -512,6 +512,7 @@ def test_layers_and_microbatches_are_told():
 # ------------------------------------------------------------------------------------------ layouts of published runs
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy"),

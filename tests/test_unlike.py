@@ -283,6 +283,7 @@ def test_one_search_divides_the_budgets_of_both_chips():
     assert found.best["step_time_s"] < crossflow.predict(scenario).step_time
 
 
+@pytest.mark.thorough
 def test_tokens_per_usd_are_searched_under_a_limit_of_time():
     priced = [{**one, "operation": {"price": f"{price} USD/hour"}} for one, price in ((H100, 2.0), (A100, 1.0))]
     scenario = trained(*priced, strategy="any")

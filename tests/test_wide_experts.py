@@ -46,7 +46,7 @@ def stack(*, overlap=False, like="sglang", **kernels):
     return {"like": like, "overlap": {"experts": overlap}, "kernels": kernels}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "tensorrt-llm"])
 @pytest.mark.parametrize(("task", "requests"), [("prefill", 4), ("decode", 64)])
 def test_experts_take_as_long_on_more_ranks_with_as_many_rows_each(engine, task, requests):
@@ -176,6 +176,7 @@ def test_only_one_law_says_how_unevenly_experts_are_used():
     assert "a variation says how unevenly experts are used; leave it out, or `skew`, `uneven` and `capacity`" in str(error.value)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("model", "ranks", "copies"),
     [
@@ -361,6 +362,7 @@ def test_a_narrow_type_that_makes_experts_slower_is_told():
     assert not any("layers of experts" in note for dtype, engine in others for note in mixtral(dtype, engine).notes)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("path", "values"),
     [

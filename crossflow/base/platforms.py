@@ -34,6 +34,7 @@ WINDOWS = sys.platform == "win32"
 MOST_PROCESSES = 61 if WINDOWS else None  # that a pool can wait for: Windows waits for 63 objects at most, two are the pool's own
 # Signals that ask a process to end: Ctrl-C, `kill`, a terminal that closes, Ctrl-Break of Windows.
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
+ABANDON = getattr(signal, "SIGUSR1", None)  # asks a process to leave what it does; where there is no such signal, it goes on to its end
 MASKS = hasattr(signal, "pthread_sigmask")  # whether a thread can block signals, and a process inherits that
 MIB = 1 << 20
 PATIENCE, PAUSE = 2.0, 0.02  # of whoever replaces a file that another process has open for a moment [s]
@@ -130,6 +131,11 @@ def signal_self(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
+def send(process: int, number: int) -> None:
+    """Send a signal to another process; OSError where it has ended."""
+    os.kill(process, number)
+
+
 def kill_self() -> None:
     """End this process at once, whatever its threads do."""
     os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # on Windows each is the end of a process
@@ -163,12 +169,6 @@ def go_on(process: int) -> None:
     """Let a process go on that stands still."""
     if hasattr(signal, "SIGCONT"):
         os.kill(process, signal.SIGCONT)
-
-
-def give_way(steps: int) -> None:
-    """Let other processes come first, where the system can."""
-    if hasattr(os, "nice"):
-        os.nice(steps)
 
 
 def most_memory() -> float | None:

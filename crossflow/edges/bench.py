@@ -254,7 +254,7 @@ def _sampled_study() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.yaml"
-        path.write_text(yaml.safe_dump(data), encoding="utf-8")
+        path.write_text(yaml.safe_dump(data), encoding="utf-8", newline="")
         run_study(path, out=Path(folder) / "out")
 
 

@@ -173,6 +173,17 @@ def test_pins_stand_side_by_side_with_the_reason(opened, url):
     assert page.locator("th", has_text="system.technology.logic").count() == 1
 
 
+def test_a_comparison_waits_for_no_explanation_of_the_design_before(opened, url):
+    page = opened(f"{url}#{quote(json.dumps({'s': {'system.budgets.power': 900}}))}")
+    with page.expect_request("**/api/explain"):
+        page.wait_for_selector("text=Pin")
+    page.click("text=Pin")
+    with page.expect_event("requestfailed") as left, page.expect_response("**/api/compare"):
+        page.select_option('select[data-path="system.technology.logic"]', "N3")
+    assert left.value.url.endswith("/api/explain")
+    until(page, "[...document.querySelectorAll('.fall-name')].some((name) => name.textContent.includes('logic'))")
+
+
 def test_a_curve_is_enlarged_and_the_timeline_and_the_explanation_come(opened, url):
     page = opened(url)
     page.locator(".curve").first.click()

@@ -79,6 +79,7 @@ def test_real_ranks_call_what_emulated_ones_do(sleeping, tmp_path):
     assert {one.host for one in record.ranks} == {os.uname().nodename}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.alone
 def test_a_replay_takes_what_the_run_took(sleeping):
     """Step for step as the record has it; the script's own clock, which runs from the forward pass on, says the same."""
@@ -90,6 +91,7 @@ def test_a_replay_takes_what_the_run_took(sleeping):
     assert_measured(found.step_time, step, WITHIN)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.alone
 def test_measured_times_are_those_of_the_network(sleeping):
     """A call takes as long on one rank as on the other, once waiting for the other is told apart; added times follow one another."""
@@ -100,6 +102,7 @@ def test_measured_times_are_those_of_the_network(sleeping):
     assert slower.step_time > LAYERS * (FORWARD + 0.1) + BACKWARD
 
 
+@pytest.mark.cases(1)
 @pytest.mark.alone
 def test_a_real_run_becomes_a_program(sleeping, tmp_path):
     """On a fast network, what remains is what the script does itself."""

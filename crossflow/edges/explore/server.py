@@ -7,6 +7,7 @@ import hmac
 import json
 import os
 import secrets
+import select
 import socket
 import sys
 import threading
@@ -22,6 +23,7 @@ from typing import Any
 
 from crossflow.base.errors import CrossflowError
 from crossflow.base.platforms import has_display
+from crossflow.edges.explore.helper import AWAITED
 
 HOST = "127.0.0.1"
 BODY_LIMIT = 2**20  # bytes of a request
@@ -213,6 +215,7 @@ class Requests(BaseHTTPRequestHandler):
             if call is None:
                 raise RefusedError(HTTPStatus.NOT_FOUND, "there is no such call")
             body = self._body()
+            AWAITED.set(self._awaited)  # of this thread, which serves one connection
             try:
                 answer = encoded(call(body))
             except CrossflowError as error:
@@ -260,6 +263,14 @@ class Requests(BaseHTTPRequestHandler):
         if not isinstance(body, dict):
             raise RefusedError(HTTPStatus.BAD_REQUEST, "the body of a call is a JSON object")
         return body
+
+    def _awaited(self) -> bool:
+        """Whether the client is still there: a page that is closed, or has no use for an answer any more, ends the connection."""
+        try:
+            readable, _, _ = select.select([self.connection], [], [], 0)
+            return not readable or self.connection.recv(1, socket.MSG_PEEK) != b""
+        except (OSError, ValueError):
+            return False
 
     # -------------------------------------------------------------------------------------- what is answered
 

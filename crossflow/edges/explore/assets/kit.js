@@ -7,7 +7,7 @@ export const start = JSON.parse(document.getElementById("start").textContent);
 const token = location.pathname.split("/")[1] || "";
 
 /** Answer of a call; an Error with the server's sentence where it refuses. */
-export async function call(name, body = {}) {
+export async function call(name, body = {}, signal = undefined) {
   if (start.offline) throw new Error("this page is a file: nothing can be computed anew");
   let response;
   try {
@@ -15,8 +15,10 @@ export async function call(name, body = {}) {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Crossflow-Token": token },
       body: JSON.stringify(body),
+      signal,
     });
-  } catch {
+  } catch (error) {
+    if (signal?.aborted) throw error;
     throw new Error("crossflow does not answer; is it still running?");
   }
   const answer = await response.json();
@@ -27,29 +29,37 @@ export async function call(name, body = {}) {
 /**
  * A function that asks one call at a time: while an answer is awaited only the last wanted body is kept, and asked next.
  * `done(answer, body)` and `failed(error, body)` are called for every answer that comes, `busy(true or false)` around them.
+ * Its `leave()` is for answers that nobody has a use for any more: none comes, and crossflow leaves the call.
  */
 export function newest(name, done, failed = () => {}, busy = () => {}) {
   let running = false;
   let wanted = null;
+  let leaving = null;
   async function run() {
     running = true;
     busy(true);
     while (wanted !== null) {
-      const body = wanted;
+      const body = wanted, { signal } = leaving = new AbortController();
       wanted = null;
       try {
-        done(await call(name, body), body);
+        const answer = await call(name, body, signal);
+        if (!signal.aborted) done(answer, body);
       } catch (error) {
-        failed(error, body);
+        if (!signal.aborted) failed(error, body);
       }
     }
     running = false;
     busy(false);
   }
-  return (body) => {
+  const ask = (body) => {
     wanted = body;
     if (!running) run();
   };
+  ask.leave = () => {
+    wanted = null;
+    leaving?.abort();
+  };
+  return ask;
 }
 
 /** A function that calls another one when it has not been called for some milliseconds; `cancel` forgets it. */

@@ -87,6 +87,7 @@ function moved() {
     return;
   }
   document.body.classList.add("behind");
+  for (const overtaken of [repairs, best, neighbours, decides, timed, explains, compares]) overtaken.leave(); // so that no later answer waits for theirs
   ask(question({ shown: drawn().filter(view.profile.seen) }));
   rest();
   pause.cancel();
