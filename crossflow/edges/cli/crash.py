@@ -26,7 +26,7 @@ def report(error: BaseException, words: Sequence[str]) -> Path | None:
     for folder in (tempfile.gettempdir(), os.curdir):
         try:
             handle, name = tempfile.mkstemp(prefix="crossflow-crash-", suffix=".txt", dir=folder, text=True)
-            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
                 stream.write(text)
         except OSError:
             continue
