@@ -12,11 +12,15 @@ from pathlib import Path
 
 import hypothesis
 
-from tests.generated.drawn_laws import LAWS, accepted, strictly
+from tests.generated.drawn_laws import LAWS as ASKED
+from tests.generated.drawn_laws import accepted, strictly
 from tests.generated.further import FURTHER
 from tests.generated.inputs import SCENARIOS as FIRST
+from tests.generated.others import OTHERS
+from tests.generated.physics import PHYSICS
 
-SCENARIOS = {**FIRST, **FURTHER}
+LAWS = {**ASKED, **{law.__name__: law for law in PHYSICS}}
+SCENARIOS = {**FIRST, **FURTHER, **OTHERS}
 HEAVY, SELDOM = ("explained", "explored"), 5  # laws that take seconds, and of how many scenarios one is held against them
 
 
