@@ -20,7 +20,7 @@ HERE = "{folder}"
 def programs(draw):
     """A program that is written operation by operation, in its file: layers that repeat, messages, what devices hold."""
     system, devices = draw(systems(nodes=(1, 2)))
-    axes = {name: size for name, size in _degrees(draw, devices, ["tp", "dp"]).items()}
+    axes = _degrees(draw, devices, ["tp", "dp"])
     made = ProgramBuilder(name="drawn", axes=axes, dtype=draw(pick(["fp16", "bf16"])) if system["template"] in BF16 else "fp16")
     rows, width = draw(pick([64, 1000, 4096])), draw(pick([256, 1024, 5000]))
     last, training = None, draw(st.booleans())
@@ -137,10 +137,9 @@ def pools(draw):
         model |= {"prompt": draw(pick([100, 2000])), "output": draw(pick([2, 100])), "global_batch": draw(pick([64, 512]))}
         if model["task"] == "serving":
             serving["prefill"] = {"strategy": "dp8-ep8" if "a3b" in model["model"] else "tp8", "workers": 1}
-        return {
-            "system": {**own, "pools": {"experts": {key: value for key, value in pool.items() if key != "nodes"}}}, "workload": {**model, "serving": serving}, "strategy": draw(pick(["dp8", "tp2-dp4"])),
-            "software": draw(pick(["sglang", "vllm"])),
-        }  # fmt: skip
+        pool.pop("nodes")  # follow from the experts' strategy
+        document = {"system": {**own, "pools": {"experts": pool}}, "workload": {**model, "serving": serving}}
+        return {**document, "strategy": draw(pick(["dp8", "tp2-dp4"])), "software": draw(pick(["sglang", "vllm"]))}
     model = {"model": draw(pick(["gpt2-345m", "llama2-7b", "mixtral-8x7b"])), "global_batch": draw(pick([32, 64])), "sequence": 1024}
     plan = draw(pick([{"tp": 4, "dp": 2, "pp": 2}, {"tp": 2, "dp": 2, "pp": 4}, {"tp": 8, "pp": 2}, {"dp": 4, "pp": 4}]))
     more = draw(pick([{}, {"zero": 1}, {"micro_batch": 2}, {"recompute": "full"}, {"schedule": "gpipe"}, {"schedule": "zb-h1"}]))

@@ -168,7 +168,7 @@ def reversed_keys(data: Any) -> Any:
 def twice_the_machine(case: Case) -> None:
     """Twice the nodes for twice the samples: the work of each device stays, so that no step is shorter, and none holds more.
 
-    Where an optimizer's work is divided too (ZeRO), each has less of it.
+    Where an optimizer's work is divided too (ZeRO), each has less of it; a mesh or torus of more nodes has another shape.
     """
     document = case.document
     plan, model = document.get("strategy"), document["workload"]
@@ -181,7 +181,7 @@ def twice_the_machine(case: Case) -> None:
         or "nodes" not in document["system"]
     ):
         return
-    if case.replayed or "job" in document or "run" in document or "congestion" in str(document) or "serving" in model:
+    if case.replayed or "job" in document or "run" in document or "topology" in str(document) or "serving" in model:
         return
     larger = copy.deepcopy(document)
     larger["system"]["nodes"] *= 2
