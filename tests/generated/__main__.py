@@ -19,9 +19,9 @@ from tests.generated.everything import DRAWN, LAWS, checks
 def main(words: Sequence[str] | None = None) -> int:
     """Status 1 where a law failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.generated", description=__doc__)
-    parser.add_argument("--examples", type=int, default=100, metavar="N", help="files of each kind (100)")
-    parser.add_argument("--total", type=int, metavar="N", help="files of all kinds together")
-    parser.add_argument("--each", type=int, metavar="N", help="laws that one file is held against, others for other files (all)")
+    parser.add_argument("--examples", type=_positive, default=100, metavar="N", help="files of each kind (100)")
+    parser.add_argument("--total", type=_positive, metavar="N", help="files of all kinds together")
+    parser.add_argument("--each", type=_positive, metavar="N", help="laws that one file is held against, others for other files (all)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of each kind at most")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--kinds", nargs="+", choices=DRAWN, default=list(DRAWN))
@@ -39,6 +39,12 @@ def main(words: Sequence[str] | None = None) -> int:
     for words_, count in failed.most_common():
         print(f"{count:5} x {words_}")
     return int(bool(failed))
+
+
+def _positive(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got '{word}'")
+    return int(word)
 
 
 def _of_kind(kind: str, asked: argparse.Namespace, failed: collections.Counter, counted: collections.Counter) -> None:

@@ -22,6 +22,7 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.base.errors import CrossflowError
 from crossflow.base.paths import quantities
 from crossflow.cost import fabrics
+from crossflow.cost.tiling import TIE
 from crossflow.hardware.architecture import supply
 from tests.generated.drawn_laws import EXACT, Case, answered, same
 
@@ -38,7 +39,7 @@ BETTER = {
     "nominal_energy_per_bit": -1, "dynamic_energy_per_bit": -1, "interface_energy_per_bit": -1, "static_power_per_bit": -1,
 }  # fmt: skip
 FAMILIES = ("throughput", "vector_throughput")  # rates by data type: those of a better device are all higher
-ROUNDING = 1e-7  # clocks at a power limit are found by steps
+ROUNDING = 2.0 * TIE  # of tilings that are as fast the most frugal one is taken, and clocks at a power limit are found by steps
 
 
 @dataclass(frozen=True, kw_only=True)
