@@ -73,7 +73,16 @@ def test_numbers_of_all_kinds_are_there():
 def test_rates_are_those_of_the_workloads_type():
     generated, published = by_path(scenario("pathfinder")), by_path(scenario("gaudi2", workload={**GEMM, "dtype": "bf16"}))
     assert [path for path in generated if "rates" in path] == ["system.rates.fp16", "system.vector_rates.fp16"]
-    assert [path for path in published if "throughput" in path] == ["system.throughput.bf16", "system.vector_throughput.bf16"]
+    # The faster of both types of 16 bits says how large the matrix units are.
+    sizes = ["system.throughput.fp16", "system.throughput.bf16"]
+    assert [path for path in published if "throughput" in path] == [*sizes, "system.vector_throughput.bf16"]
+
+
+def test_the_rate_of_the_other_type_of_16_bits_is_listed_for_it_sizes_the_units():
+    gaudi = scenario("gaudi2", workload={**GEMM, "dtype": "bf16"})
+    rate = by_path(gaudi)["system.throughput.fp16"].value
+    energy = crossflow.evaluate(gaudi, {"system.throughput.fp16": [rate, 2.0 * rate]}).energy
+    assert energy[1] > 1.01 * energy[0]
 
 
 def test_vector_units_without_a_rate_of_the_type_work_in_fp32():

@@ -39,6 +39,7 @@ SOCKETS = ("ethernet", "none")
 SOFTWARE = (*SOCKETS, "gpudirect-tcpxo")
 VERBS = ("infiniband", "roce", "efa")
 NVLINK4 = 400e9  # links of one GPU from which on its switches reduce [B/s]
+PCIE5 = 60e9  # path from device to host from which on a platform is of the PCIe 5 age [B/s]
 CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
 
 
@@ -70,7 +71,7 @@ class Fabric:
     @property
     def recent(self) -> Mask:
         """Platforms of the PCIe 5 age, whose software path from device to device is faster."""
-        return np.asarray(self.host >= 60e9)
+        return np.asarray(self.host >= PCIE5)
 
     @property
     def age(self) -> Array:

@@ -323,13 +323,13 @@ def fused_costs(
     execution = architecture.execution
     rate = architecture.throughput[type_] * execution.matrix_utilisation * architecture.sustained_clock * utilisation
     compute = divide(flops, rate) * _waves(blocks, architecture)
-    levels = len(architecture.levels)
-    traffic = np.broadcast_to(moved, (levels, *moved.shape)).copy()
+    crossed = [moved] * len(architecture.levels)
     if execution.tiles is None:  # the power of a whole chip has its caches' share in it
-        traffic[:-1] = cached
+        crossed[:-1] = [cached] * (len(crossed) - 1)
         block, array = (rows, np.minimum(seen, QUERIES), width), (architecture.array_height, architecture.array_width)
-        registers = register_accesses(flops, block, architecture.levels[0], element, *array, architecture.dataflow)
-        traffic[0] = registers * element if levels > 1 else moved
+        if len(crossed) > 1:  # registers of other sizes cross otherwise, where a kernel is the same at all points
+            crossed[0] = element * register_accesses(flops, block, architecture.levels[0], element, *array, architecture.dataflow)
+    traffic = np.stack(np.broadcast_arrays(*crossed))
     return _slowest(compute, traffic, flops, architecture, architecture.energy_per_flop[type_], launches)
 
 

@@ -12,60 +12,75 @@ from pathlib import Path
 
 import hypothesis
 
-from tests.generated.drawn_laws import LAWS, accepted, strictly
-from tests.generated.further import FURTHER
-from tests.generated.inputs import SCENARIOS as FIRST
-
-SCENARIOS = {**FIRST, **FURTHER}
-HEAVY, SELDOM = ("explained", "explored"), 5  # laws that take seconds, and of how many scenarios one is held against them
+from tests.generated.drawn_laws import strictly
+from tests.generated.everything import DRAWN, LAWS, checks
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Status 1 where a law failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.generated", description=__doc__)
-    parser.add_argument("--examples", type=int, default=100, metavar="N", help="scenarios of each kind (100)")
+    parser.add_argument("--examples", type=_positive, default=100, metavar="N", help="files of each kind (100)")
+    parser.add_argument("--total", type=_positive, metavar="N", help="files of all kinds together")
+    parser.add_argument("--each", type=_positive, metavar="N", help="laws that one file is held against, others for other files (all)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of each kind at most")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
-    parser.add_argument("--kinds", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument("--kinds", nargs="+", choices=DRAWN, default=list(DRAWN))
     parser.add_argument("--laws", nargs="+", choices=LAWS, default=list(LAWS))
-    parser.add_argument("--refused", action="store_true", help="print why scenarios were refused")
+    parser.add_argument("--refused", action="store_true", help="print why files were refused")
     asked = parser.parse_args(words)
-    failed = collections.Counter[str]()
+    if asked.total:
+        asked.examples = -(-asked.total // len(asked.kinds))
+    failed, counted = collections.Counter[str](), collections.Counter[str]()
     for kind in asked.kinds:
-        _of_kind(kind, asked, failed)
+        _of_kind(kind, asked, failed, counted)
+    print(
+        f"{counted['accepted']} of {counted['drawn']} accepted, {counted['laws']} laws asked, {time.process_time():.0f} s of the processor"
+    )
     for words_, count in failed.most_common():
         print(f"{count:5} x {words_}")
     return int(bool(failed))
 
 
-def _of_kind(kind: str, asked: argparse.Namespace, failed: collections.Counter) -> None:
-    began, counted = time.monotonic(), collections.Counter()
+def _positive(word: str) -> int:
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got '{word}'")
+    return int(word)
+
+
+def _of_kind(kind: str, asked: argparse.Namespace, failed: collections.Counter, counted: collections.Counter) -> None:
+    began, before = time.monotonic(), counted.copy()
 
     @hypothesis.seed(asked.seed)
     @hypothesis.settings(
         max_examples=asked.examples, derandomize=False, database=None, deadline=None, phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
-    @hypothesis.given(document=SCENARIOS[kind])
+    @hypothesis.given(document=DRAWN[kind])
     def each(document):
         if time.monotonic() - began > asked.seconds:
             return
         counted["drawn"] += 1
+        before_it = refused.total()
         with tempfile.TemporaryDirectory() as folder:
-            case = _tried(kind, "accepted", lambda: accepted(kind, document, Path(folder), refused), document, failed)
-            counted["accepted"] += case is not None
-            rare = HEAVY if counted["accepted"] % SELDOM else ()
-            for law in asked.laws if case is not None else ():
-                if law in rare:
-                    continue
-                _tried(kind, law, lambda law=law: LAWS[law](case), document, failed)
+            held = _tried(
+                kind,
+                "accepted",
+                lambda: list(checks(kind, document, Path(folder), tuple(asked.laws), asked.each, refused)),
+                document,
+                failed,
+            )
+            for law, check in held or ():
+                counted["laws"] += 1
+                _tried(kind, law, check, document, failed)
+        counted["accepted"] += bool(held) and refused.total() == before_it
 
     refused = collections.Counter[str]()
     each()
     if asked.refused:
         for sentence, count in refused.most_common(20):
             print(f"    {count} x {sentence[:200]}")
-    print(f"{kind}: {counted['accepted']} of {counted['drawn']} accepted, {time.monotonic() - began:.0f} s", flush=True)
+    accepted, drawn = (counted[name] - before[name] for name in ("accepted", "drawn"))
+    print(f"{kind}: {accepted} of {drawn} accepted, {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _tried(kind, law, call, document, failed):

@@ -1,7 +1,12 @@
 """Small studies of every kind that crossflow should accept: sweeps, searches by every searcher, draws, members, and every plot."""
 
+import json
+import shutil
+
+import numpy as np
 from hypothesis import strategies as st
 
+import crossflow
 from tests.generated.inputs import pick, sometimes
 
 GENERATED = {"template": "reference-training", "devices": 8}
@@ -133,3 +138,23 @@ def studies(draw):
     if sometimes(draw, 2):
         study["plots"] = _plots(draw, kind, sweep, space, objectives)
     return study
+
+
+def resumed_alike(study, folder):
+    """Half of its rows lost, a study ends with the bytes of a whole one; its points are predictions."""
+    path = folder / "s.json"
+    path.write_text(json.dumps(study))
+    made = crossflow.run_study(path, out=folder / "whole")
+    json.loads("".join(made.to_json()))
+    points = "points.jsonl", "points.csv"
+    whole = [(made.out / name).read_bytes() for name in points]
+    shutil.copytree(made.out, folder / "cut")
+    lines = whole[0].splitlines(keepends=True)
+    (folder / "cut" / points[0]).write_bytes(b"".join(lines[: len(lines) // 2]))
+    again = crossflow.run_study(path, out=folder / "cut", resume=True)
+    assert [(again.out / name).read_bytes() for name in points] == whole
+    if not {"searches", "uncertainty", "redivide"} & set(study):
+        for row in made.rows[:: max(len(made) // 2, 1)]:
+            found = crossflow.predict(study["scenario"], {name: row[name] for name in study["sweep"]})
+            assert found.feasible == row["feasible"]
+            assert np.isclose(found.step_time, row["step_time_s"], rtol=1e-9), (found.step_time, row["step_time_s"])

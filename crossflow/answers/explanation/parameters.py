@@ -215,7 +215,7 @@ def _read_for(path: tuple[str, ...], scenario: Scenario) -> bool:
     if path[0] in ("rates", "throughput"):
         if isinstance(system, GeneratedSystem) and _takes_area(path[1], system, scenario.library):
             return True
-        if isinstance(system, DatasheetSystem) and system.execution.chip_power is not None and path[1] in sizing_types(system):
+        if isinstance(system, DatasheetSystem) and path[1] in sizing_types(system):
             return True  # the size of the matrix units, from which the power that they draw follows
         return path[1] == dtype
     if path[0] in ("sparse_rates", "sparse_speedup"):  # a rate takes area and power whether or not the workload has use of it
