@@ -178,6 +178,32 @@ def test_users_who_begin_together_stay_together_where_their_requests_are_equal(s
     assert served.found.times["ttft"][late].mean() == pytest.approx(closed["ttft_s"], rel=first)
 
 
+@pytest.mark.parametrize("users", [1, 3])
+def test_fewer_requests_than_stages_pass_them_without_waiting_for_the_slowest(users):
+    """Each is in a microbatch of its own, so that a round takes the way through all stages, and not four times the last, which has the
+    head: 14 % less. Nor are its batches padded to the graph of four requests.
+    """
+    found = scenario(None, strategy="tp1-pp4", system={"template": "dgx-h100", "devices": 4}, prompt=1000, output=200, global_batch=users)
+    count = 6 * users
+    trace = RequestTrace.of(np.arange(float(count)) * (np.arange(count) < users) * 0.5, np.full(count, 1000), np.full(count, 200))
+    trace = replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(count - users)]))
+    closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
+    assert served.latency["tpot_s"]["mean"] == pytest.approx(closed["tpot_s"], rel=0.02)
+    table = served.run.writers.table
+    assert table.line(4, 1000.0)[0] > 1.1 * table.line(3, 1000.0)[0] >= 1.1 * table.line(1, 1000.0)[0]
+
+
+def test_every_microbatch_computes_a_whole_graph():
+    """Of 11 requests on four stages three are in each of three batches, and two in one: graphs of four, and of two."""
+    table = engines_of(
+        scenario(None, strategy="tp1-pp4", system={"template": "dgx-h100", "devices": 4}, prompt=100, output=50, global_batch=16),
+        RequestTrace.of(np.zeros(30), np.full(30, 100), np.full(30, 50)),
+    ).writers.table  # fmt: skip
+    for n, computed in ((3, 3), (8, 8), (11, 3 * 4 + 2)):
+        context = 100.0 * computed / n  # keys of requests that are not there are none
+        assert table.line(n, context)[0] == pytest.approx(table.line(computed, 100.0, alone=False)[0], rel=2e-3)
+
+
 def test_prompts_of_one_length_are_points_of_the_table():
     """A product of 1,027 rows takes an eighth more tiles than one of 1,024: a straight line over that step was 5 % off."""
     found = scenario(

@@ -264,6 +264,16 @@ def _at(layout: Layout, decoding: Array) -> Layout:
     return replace(layout, micro_batch=decoding / layout.microbatches)
 
 
+def _begun(layout: Layout, service: Service, decoding: Array) -> Layout:
+    """Plans with the microbatches of a step while so many requests of a replica decode.
+
+    A request is in one microbatch. Where requests arrive, one that decodes sees those that do at any time, and itself (arrivals of a
+    Poisson process see time averages [3]_).
+    """
+    share = np.where(service.rate > 0, np.minimum((1.0 + decoding) / layout.pp, 1.0), 1.0)
+    return replace(layout, microbatches=layout.microbatches * share)
+
+
 def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple[Memory, Array]:
     """Memory with one request in a replica, and how many there is room for, with a part of one. [1]
 
@@ -390,6 +400,7 @@ def _reads_of(service: Service, layout: Layout, written: float, plain: Outcome, 
 
 def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
     """Both kinds of step while so many requests of a replica decode."""
+    layout = _begun(layout, service, decoding)
     here, pool = _at(layout, decoding), service.experts
     step_of = transformer_step if pool is None else pool.outcome
     plain = service_step(step_of, job, here, machine, held)
