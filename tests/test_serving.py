@@ -302,7 +302,7 @@ def test_of_fewer_requests_than_replicas_each_is_alone_and_the_other_replicas_re
 
 
 def test_a_token_of_a_single_request_passes_the_stages_once():
-    """As a step of a single microbatch takes, whether the request is in flight at all times or comes now and then; in 200 steps one reads."""
+    """As a step of a single microbatch takes, whether the request is in flight at all times or comes now and then; a step in 200 reads."""
     step = evaluate(scenario("pp4", 4, task="decode", global_batch=1)).step_time[0]
     assert figures("pp4", 4, global_batch=1)["tpot_s"] == pytest.approx(step, rel=0.02)
     assert figures("pp4", 4, serving={"arrival_rate": "0.05 1/s"})["tpot_s"] == pytest.approx(step, rel=0.02)
