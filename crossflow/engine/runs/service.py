@@ -141,6 +141,7 @@ class _StepKinds:
     filled: Array  # of the microbatches of a step that reads, the share that has something to read. [1]
     pieces: Array  # steps that read a part of one prompt. [1]
     load: Array  # prompts that it reads. [1]
+    parts: Array  # microbatches of a step, each of which reads prompts of its own. [1]
     most: Array  # prompts that it can read at most. [1]
 
     @functools.cached_property
@@ -195,9 +196,19 @@ class _Flow:
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
 
     @property
+    def rounds(self) -> Array:
+        """In how many steps the prompts of all requests in work are read, where these are read together; one prompt at least. [1]"""
+        return np.maximum(divide(self.steps.decoding, self.steps.load), self.steps.pieces)
+
+    @property
     def groups(self) -> Array:
-        """In how many steps the prompts of all requests in work are read, where these are read together; one at least. [1]"""
-        return np.maximum(divide(self.steps.decoding, self.steps.load), 1.0)
+        """In how many of these steps prompts are read to their end: of prompts that take several, one in each microbatch. [1]"""
+        return np.maximum(np.minimum(self.rounds, divide(self.steps.decoding, self.steps.parts)), 1.0)
+
+    @property
+    def others(self) -> Array:
+        """Steps that read others while the first of the groups is written. [1]"""
+        return np.maximum(self.rounds - self.steps.pieces, 0.0)
 
     @property
     def first(self) -> Array:
@@ -378,7 +389,7 @@ def _chunk(service: Service, layout: Layout, written: float, times: tuple[Array,
     layers = layers_read(each * stages / steps, steps, stages, np.floor(room), times)
     pieces = np.clip(layers, 1.0, room)
     pieces = np.where(service.together, np.clip(micro, 1.0, room), pieces)
-    layers = np.where(service.together, each * rounds / (rounds + np.where(micro > pieces, 2.0, 1.0)), layers)
+    layers = np.where(service.together, each * rounds / (rounds + steps + np.where(micro > pieces, 1.0, 0.0)), layers)
     chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
     filled = np.where(stages == 1.0, 1.0, np.minimum(divide(each, layers), 1.0))
     return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps)
@@ -408,7 +419,7 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
-            most=none,
+            parts=none, most=none,
         )  # fmt: skip
     read = _chunk(service, here, job.written, (np.ones(1), np.ones(1)))
     load = layout.microbatches * read.chunk.pieces / read.steps
@@ -419,7 +430,7 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
     room = divide(np.maximum(service.chunk - here.micro_batch * job.written, read.chunk.tokens), read.chunk.tokens)
     return _StepKinds(
         decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
-        load=load, most=load * room,
+        load=load, parts=layout.microbatches, most=load * room,
     )  # fmt: skip
 
 
@@ -494,13 +505,14 @@ def _together(service: Service, flow: _Flow) -> _Flow:
     """The same where requests that were read in one step end in one step, and are read in one again: `decoding` are all of them.
 
     Of B groups one waits for a step that writes, and goes on while B - 1 others are read; each other one waits until the one before is
-    read, and goes on while B - 2 are. So a cycle takes B steps that read, and as many that write as make two more than a request has.
+    read, and goes on while B - 2 are. So a cycle takes B steps that read, and as many that write as make two more than a request has. Of
+    prompts that take s steps it has s + 1 more, and goes on while B - s or B - s - 1 steps read others.
     """
     steps, own = flow.steps, flow.steps.pieces * flow.steps.reading
     first = divide(np.ones(1), flow.groups)
     # All that end at once are read at once: no step runs meanwhile.
     reading, queue = own + np.where(flow.groups > 1.0, first * steps.writing, 0.0), (1.0 - first) * steps.reading
-    more = (flow.groups - 1.0) ** 2 * first * (steps.reading - steps.writing)
+    more = np.maximum(flow.others - (1.0 - first), 0.0) * (steps.reading - steps.writing)
     writing = divide(service.writes, service.gained) * steps.writing + more
 
     def chosen(one: Array, other: Array) -> Array:
@@ -605,7 +617,7 @@ def _tails_together(service: Service, flow: _Flow) -> dict[str, Array]:
     for name, share in TAILS.items():
         wait = np.where(share <= first, np.where(flow.groups > 1.0, steps.writing, 0.0), steps.reading)
         found[f"ttft_{name}_s"] = own + flow.outside + wait
-        others = flow.groups - np.where(share > 1.0 - first, 1.0, 2.0)
+        others = flow.others - np.where(share > 1.0 - first, 0.0, 1.0)
         found[f"tpot_{name}_s"] = (
             steps.writing / service.gained + np.maximum(others, 0.0) * (steps.reading - steps.writing) / service.writes
         )
