@@ -194,6 +194,7 @@ class _Flow:
     each: Array  # time that a prompt takes of the readers. [s]
     busy: Array  # share of what the readers of prompts can do that they do. [1]
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
+    found: Array  # share of requests that find others in their replica, and so a step that runs. [1]
 
     @property
     def rounds(self) -> Array:
@@ -476,8 +477,9 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     steps = _steps(job, layout, machine, service, held, decoding)
     writing = divide(service.writes, service.gained) * steps.mean
     rate = divide(decoding, writing)
+    found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
     if service.prefill is None or read is None:
-        reading, server, readers = steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
+        reading, server, readers = found * steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
         of_all, peers = rate, divide(service.requests, layout.dp)
     else:
         reading, server, of_all = read.time + read.sent, read.time / service.prefill.workers, rate * layout.dp
@@ -497,8 +499,19 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         each=server,
         busy=busy,
         outside=np.zeros(len(layout)),
+        found=found,
     )
     return _together(service, flow) if np.any(service.together) else flow
+
+
+def _found(service: Service, layout: Layout, held: Array) -> Array:
+    """Share of requests that find others in their replica, of which it holds so many in the mean. [1]
+
+    Arrivals of a Poisson process see time averages, of a number that is nearly Poisson itself where requests hardly wait; of a fixed number
+    each sees the others [4]_. An idle engine begins at once.
+    """
+    others = np.where(service.rate > 0, 0.0, divide(service.requests, layout.dp) - 1.0)
+    return np.where(service.rate > 0, 1.0 - np.exp(-held), np.clip(others, 0.0, 1.0))
 
 
 def _together(service: Service, flow: _Flow) -> _Flow:
@@ -598,14 +611,15 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     steps, waits = flow.steps, divide(flow.queue, flow.busy)
     lengths = np.array([steps.writing, steps.reading]) * (not apart)
     often = np.array([1.0 - steps.reads, steps.reads])
-    busy = np.minimum(flow.busy * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
+    found = np.ones(1) if apart else flow.found  # others wait for nothing
+    busy = np.minimum(divide(flow.busy, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
     rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None]
     least, most = np.zeros(1), lengths.max(axis=0) + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
     for _ in range(HALVED):
         middle = 0.5 * (least + most)
         after = middle - rests
         late = np.where(after < 0.0, 1.0, busy * np.exp(-divide(np.maximum(after, 0.0), waits * np.ones_like(after))))
-        longer = (often * late.mean(axis=0)).sum(axis=0) > 1.0 - share
+        longer = found * (often * late.mean(axis=0)).sum(axis=0) > 1.0 - share
         least, most = np.where(longer, middle, least), np.where(longer, most, middle)
     return np.asarray(most)
 
@@ -631,7 +645,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     rounds = divide(service.writes, service.gained)
     spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
-    rest = steps.rest if service.prefill is None else np.zeros(1)
+    rest = flow.found * steps.rest if service.prefill is None else np.zeros(1)
     # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
     # for the end of a step than a whole one.
     most = np.maximum(first, flow.reading + flow.longest) + (steps.reading if service.prefill is None else 0.0) - rest
