@@ -49,6 +49,16 @@ def test_equal_requests_have_the_times_of_the_closed_form(rate):
     assert found.requests_per_second == pytest.approx(closed["request_throughput_per_s"], rel=0.05)
 
 
+def test_a_request_that_finds_an_idle_engine_waits_for_no_step():
+    """At 0.2 requests a second three of four do; a closed form in which each waited for half a step was 15 % slow."""
+    closed, found = steady(0.2, count=1500)
+    assert found.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.01)
+    assert found.latency["ttft_s"]["mean"] == pytest.approx(closed["ttft_s"], rel=0.01)
+    assert found.latency["ttft_s"]["p99"] == pytest.approx(closed["ttft_p99_s"], rel=0.03)
+    alone = crossflow.predict(scenario(None, prompt=1000, output=200, global_batch=1)).serving
+    assert found.latency["ttft_s"]["p50"] == pytest.approx(alone["ttft_s"], rel=0.01)
+
+
 @pytest.mark.thorough
 def test_workers_that_read_have_the_times_of_the_closed_form():
     closed, found = steady(6.0, serving={"prefill": {"strategy": "tp1", "workers": 2}})
@@ -176,6 +186,53 @@ def test_users_who_begin_together_stay_together_where_their_requests_are_equal(s
     assert served.found.times["e2e"][late].mean() == pytest.approx(closed["e2el_s"], rel=times)
     assert served.found.times["tpot"][late].mean() == pytest.approx(closed["tpot_s"], rel=times)
     assert served.found.times["ttft"][late].mean() == pytest.approx(closed["ttft_s"], rel=first)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "users", "prompt", "output"),
+    [("tp2", 4, 5000, 50), ("tp2", 8, 3000, 200), ("tp1-pp2", 8, 3000, 200), ("tp2", 1, 5000, 50)],
+)
+def test_prompts_longer_than_a_chunk_that_begin_together_take_what_they_take_in_events(strategy, users, prompt, output):
+    """The steps that read a prompt of s pieces counted s - 1 times too often: up to 10 % of a request. The last round is left out, in
+    which no prompts follow.
+    """
+    found = scenario(
+        None, strategy=strategy, system={"template": "dgx-h100", "devices": 2}, prompt=prompt, output=output, global_batch=users,
+        serving={"together": True, "chunk": 2048},
+    )  # fmt: skip
+    count = 8 * users
+    trace = RequestTrace.of(np.zeros(count), np.full(count, prompt), np.full(count, output))
+    trace = replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(count - users)]))
+    closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
+    steady = (served.found.index >= 4 * users) & (served.found.index < 7 * users)
+    for figure, column, near in (("e2e", "e2el_s", 0.007), ("tpot", "tpot_s", 0.015), ("ttft", "ttft_s", 0.02)):
+        assert served.found.times[figure][steady].mean() == pytest.approx(closed[column], rel=near), figure
+
+
+@pytest.mark.parametrize("users", [1, 3])
+def test_fewer_requests_than_stages_pass_them_without_waiting_for_the_slowest(users):
+    """Each is in a microbatch of its own, so that a round takes the way through all stages, and not four times the last, which has the
+    head: 14 % less. Nor are its batches padded to the graph of four requests.
+    """
+    found = scenario(None, strategy="tp1-pp4", system={"template": "dgx-h100", "devices": 4}, prompt=1000, output=200, global_batch=users)
+    count = 6 * users
+    trace = RequestTrace.of(np.arange(float(count)) * (np.arange(count) < users) * 0.5, np.full(count, 1000), np.full(count, 200))
+    trace = replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(count - users)]))
+    closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
+    assert served.latency["tpot_s"]["mean"] == pytest.approx(closed["tpot_s"], rel=0.02)
+    table = served.run.writers.table
+    assert table.line(4, 1000.0)[0] > 1.1 * table.line(3, 1000.0)[0] >= 1.1 * table.line(1, 1000.0)[0]
+
+
+def test_every_microbatch_computes_a_whole_graph():
+    """Of 11 requests on four stages three are in each of three batches, and two in one: graphs of four, and of two."""
+    table = engines_of(
+        scenario(None, strategy="tp1-pp4", system={"template": "dgx-h100", "devices": 4}, prompt=100, output=50, global_batch=16),
+        RequestTrace.of(np.zeros(30), np.full(30, 100), np.full(30, 50)),
+    ).writers.table  # fmt: skip
+    for n, computed in ((3, 3), (8, 8), (11, 3 * 4 + 2)):
+        context = 100.0 * computed / n  # keys of requests that are not there are none
+        assert table.line(n, context)[0] == pytest.approx(table.line(computed, 100.0, alone=False)[0], rel=2e-3)
 
 
 def test_prompts_of_one_length_are_points_of_the_table():

@@ -290,6 +290,25 @@ def test_stages_need_not_divide_the_requests_in_flight():
     assert few == pytest.approx(3 * figures("pp4", 4, global_batch=1)["output_throughput_tokens_per_s"], rel=0.1)
 
 
+@pytest.mark.parametrize(("replicas", "users"), [(2, 1), (4, 3)])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_of_fewer_requests_than_replicas_each_is_alone_and_the_other_replicas_rest(replicas, users, stages):
+    """A mean of half a request was in as many microbatches as there are stages, and slower than one."""
+    more, one = (figures(f"dp{n}-pp{stages}", n * stages, global_batch=few) for n, few in ((replicas, users), (1, 1)))
+    for name in ("ttft_s", "tpot_s", "ttft_p99_s", "itl_p99_s"):
+        assert more[name] == pytest.approx(one[name], rel=1e-9), name
+    assert more["request_throughput_per_s"] == pytest.approx(users * one["request_throughput_per_s"], rel=1e-9)
+    score = evaluate(scenario(f"dp{replicas}-pp{stages}", replicas * stages, global_batch=users))
+    assert score.devices[0] == replicas * stages
+
+
+def test_a_token_of_a_single_request_passes_the_stages_once():
+    """As a step of a single microbatch takes, whether the request is in flight at all times or comes now and then; a step in 200 reads."""
+    step = evaluate(scenario("pp4", 4, task="decode", global_batch=1)).step_time[0]
+    assert figures("pp4", 4, global_batch=1)["tpot_s"] == pytest.approx(step, rel=0.02)
+    assert figures("pp4", 4, serving={"arrival_rate": "0.05 1/s"})["tpot_s"] == pytest.approx(step, rel=0.02)
+
+
 def test_a_service_that_never_ends_or_has_no_room_has_no_figures():
     score = evaluate(scenario("tp1", 1, model="llama3-70b"))
     assert (score.serving["output_throughput_tokens_per_s"][0], score.serving["ttft_s"][0]) == (0.0, np.inf)

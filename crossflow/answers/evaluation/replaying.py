@@ -409,7 +409,7 @@ def _table(stepped: _Stepped) -> StepTable:
             drawn = drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total)
         return drawn / replicas.layout.dp
 
-    return replace(step_table(replicas, stepped.reach, energy), graphs=stepped.graphs)
+    return replace(step_table(replicas, stepped.reach, energy), graphs=stepped.graphs, stages=stepped.reach.parts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -48,6 +48,7 @@ def serving_run(batch: PointBatch) -> Ran:
     service = service_of(job, workloads, which, runs_on, reads_on)
     found = expert_pool(batch, workloads, which, runs_on)
     service = service if found is None else replace(service, experts=found[0])
+    replicas, layout = layout.devices, _at_work(layout, service)
     microbatches = _microbatches(layout, service)
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
@@ -61,7 +62,7 @@ def serving_run(batch: PointBatch) -> Ran:
     if found is not None and steady.feeding is not None:
         beside = (*beside, replace(found[1], energy=steady.feeding.energy, sent=steady.feeding.sent))
     return Ran(
-        outcome=steady.outcome, devices=sum((one.devices for one in beside), layout.devices), samples=steady.requests,
+        outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), samples=steady.requests,
         tokens=service.output, parameters=job.model.parameters, beside=beside, serving=steady.figures,
     )  # fmt: skip
 
@@ -89,14 +90,25 @@ def between_nodes(scenario: Scenario) -> Iterator[str]:
         )
 
 
-def _microbatches(layout: Layout, service: Service) -> Array:
-    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, of requests in flight that replicas do not
-    divide, and where stages do not divide them, of which fewer decode. [1]
+def _at_work(layout: Layout, service: Service) -> Layout:
+    """Plans with the replicas that have something to do: of fewer requests in flight than replicas each is alone, and the others rest.
+
+    Replicas that share out experts make every step together, and each has its share of the requests in the mean.
     """
     flight = layout.micro_batch * layout.microbatches
-    mean = (service.rate > 0) | (flight % 1.0 > 0)  # of which a replica has its share in the mean
+    share = np.where((service.rate == 0) & (layout.ep == 1.0), np.minimum(flight, 1.0), 1.0)
+    return replace(layout, dp=layout.dp * share, microbatches=layout.microbatches / share)
+
+
+def _microbatches(layout: Layout, service: Service) -> Array:
+    """Microbatches of a step, one a stage unless a strategy says otherwise: also of arrivals, of requests in flight that replicas do not
+    divide, and where stages do not divide them. A request is in one of them, so that of fewer requests than stages each has its own. [1]
+    """
+    flight = layout.micro_batch * layout.microbatches
+    mean = flight % 1.0 > 0  # of which a replica has its share in the mean
     whole = (layout.microbatches == 1.0) & (flight % layout.pp > 0)
-    return np.where(mean, layout.pp, np.where(whole, np.minimum(flight, layout.pp), layout.microbatches))
+    few = np.clip(flight, 1.0, layout.pp)
+    return np.where(service.rate > 0, layout.pp, np.where(mean | whole, few, layout.microbatches))
 
 
 def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, runs_on: Machine, reads_on: Machine) -> Service:

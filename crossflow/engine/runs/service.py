@@ -141,6 +141,7 @@ class _StepKinds:
     filled: Array  # of the microbatches of a step that reads, the share that has something to read. [1]
     pieces: Array  # steps that read a part of one prompt. [1]
     load: Array  # prompts that it reads. [1]
+    parts: Array  # microbatches of a step, each of which reads prompts of its own. [1]
     most: Array  # prompts that it can read at most. [1]
 
     @functools.cached_property
@@ -193,11 +194,22 @@ class _Flow:
     each: Array  # time that a prompt takes of the readers. [s]
     busy: Array  # share of what the readers of prompts can do that they do. [1]
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
+    found: Array  # share of requests that find others in their replica, and so a step that runs. [1]
+
+    @property
+    def rounds(self) -> Array:
+        """In how many steps the prompts of all requests in work are read, where these are read together; one prompt at least. [1]"""
+        return np.maximum(divide(self.steps.decoding, self.steps.load), self.steps.pieces)
 
     @property
     def groups(self) -> Array:
-        """In how many steps the prompts of all requests in work are read, where these are read together; one at least. [1]"""
-        return np.maximum(divide(self.steps.decoding, self.steps.load), 1.0)
+        """In how many of these steps prompts are read to their end: of prompts that take several, one in each microbatch. [1]"""
+        return np.maximum(np.minimum(self.rounds, divide(self.steps.decoding, self.steps.parts)), 1.0)
+
+    @property
+    def others(self) -> Array:
+        """Steps that read others while the first of the groups is written. [1]"""
+        return np.maximum(self.rounds - self.steps.pieces, 0.0)
 
     @property
     def first(self) -> Array:
@@ -262,6 +274,16 @@ def _single(layout: Layout) -> Layout:
 def _at(layout: Layout, decoding: Array) -> Layout:
     """Plans with so many requests of a replica that decode, in as many microbatches as before. [1]"""
     return replace(layout, micro_batch=decoding / layout.microbatches)
+
+
+def _begun(layout: Layout, service: Service, decoding: Array) -> Layout:
+    """Plans with the microbatches of a step while so many requests of a replica decode.
+
+    A request is in one microbatch. Where requests arrive, one that decodes sees those that do at any time, and itself (arrivals of a
+    Poisson process see time averages [3]_).
+    """
+    share = np.where(service.rate > 0, np.minimum((1.0 + decoding) / layout.pp, 1.0), 1.0)
+    return replace(layout, microbatches=layout.microbatches * share)
 
 
 def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> tuple[Memory, Array]:
@@ -368,7 +390,7 @@ def _chunk(service: Service, layout: Layout, written: float, times: tuple[Array,
     layers = layers_read(each * stages / steps, steps, stages, np.floor(room), times)
     pieces = np.clip(layers, 1.0, room)
     pieces = np.where(service.together, np.clip(micro, 1.0, room), pieces)
-    layers = np.where(service.together, each * rounds / (rounds + np.where(micro > pieces, 2.0, 1.0)), layers)
+    layers = np.where(service.together, each * rounds / (rounds + steps + np.where(micro > pieces, 1.0, 0.0)), layers)
     chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
     filled = np.where(stages == 1.0, 1.0, np.minimum(divide(each, layers), 1.0))
     return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps)
@@ -390,6 +412,7 @@ def _reads_of(service: Service, layout: Layout, written: float, plain: Outcome, 
 
 def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
     """Both kinds of step while so many requests of a replica decode."""
+    layout = _begun(layout, service, decoding)
     here, pool = _at(layout, decoding), service.experts
     step_of = transformer_step if pool is None else pool.outcome
     plain = service_step(step_of, job, here, machine, held)
@@ -397,7 +420,7 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
-            most=none,
+            parts=none, most=none,
         )  # fmt: skip
     read = _chunk(service, here, job.written, (np.ones(1), np.ones(1)))
     load = layout.microbatches * read.chunk.pieces / read.steps
@@ -408,7 +431,7 @@ def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: M
     room = divide(np.maximum(service.chunk - here.micro_batch * job.written, read.chunk.tokens), read.chunk.tokens)
     return _StepKinds(
         decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
-        load=load, most=load * room,
+        load=load, parts=layout.microbatches, most=load * room,
     )  # fmt: skip
 
 
@@ -454,8 +477,9 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     steps = _steps(job, layout, machine, service, held, decoding)
     writing = divide(service.writes, service.gained) * steps.mean
     rate = divide(decoding, writing)
+    found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
     if service.prefill is None or read is None:
-        reading, server, readers = steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
+        reading, server, readers = found * steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
         of_all, peers = rate, divide(service.requests, layout.dp)
     else:
         reading, server, of_all = read.time + read.sent, read.time / service.prefill.workers, rate * layout.dp
@@ -475,21 +499,33 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         each=server,
         busy=busy,
         outside=np.zeros(len(layout)),
+        found=found,
     )
     return _together(service, flow) if np.any(service.together) else flow
+
+
+def _found(service: Service, layout: Layout, held: Array) -> Array:
+    """Share of requests that find others in their replica, of which it holds so many in the mean. [1]
+
+    Arrivals of a Poisson process see time averages, of a number that is nearly Poisson itself where requests hardly wait; of a fixed number
+    each sees the others [4]_. An idle engine begins at once.
+    """
+    others = np.where(service.rate > 0, 0.0, divide(service.requests, layout.dp) - 1.0)
+    return np.where(service.rate > 0, 1.0 - np.exp(-held), np.clip(others, 0.0, 1.0))
 
 
 def _together(service: Service, flow: _Flow) -> _Flow:
     """The same where requests that were read in one step end in one step, and are read in one again: `decoding` are all of them.
 
     Of B groups one waits for a step that writes, and goes on while B - 1 others are read; each other one waits until the one before is
-    read, and goes on while B - 2 are. So a cycle takes B steps that read, and as many that write as make two more than a request has.
+    read, and goes on while B - 2 are. So a cycle takes B steps that read, and as many that write as make two more than a request has. Of
+    prompts that take s steps it has s + 1 more, and goes on while B - s or B - s - 1 steps read others.
     """
     steps, own = flow.steps, flow.steps.pieces * flow.steps.reading
     first = divide(np.ones(1), flow.groups)
     # All that end at once are read at once: no step runs meanwhile.
     reading, queue = own + np.where(flow.groups > 1.0, first * steps.writing, 0.0), (1.0 - first) * steps.reading
-    more = (flow.groups - 1.0) ** 2 * first * (steps.reading - steps.writing)
+    more = np.maximum(flow.others - (1.0 - first), 0.0) * (steps.reading - steps.writing)
     writing = divide(service.writes, service.gained) * steps.writing + more
 
     def chosen(one: Array, other: Array) -> Array:
@@ -575,14 +611,15 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     steps, waits = flow.steps, divide(flow.queue, flow.busy)
     lengths = np.array([steps.writing, steps.reading]) * (not apart)
     often = np.array([1.0 - steps.reads, steps.reads])
-    busy = np.minimum(flow.busy * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
+    found = np.ones(1) if apart else flow.found  # others wait for nothing
+    busy = np.minimum(divide(flow.busy, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
     rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None]
     least, most = np.zeros(1), lengths.max(axis=0) + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
     for _ in range(HALVED):
         middle = 0.5 * (least + most)
         after = middle - rests
         late = np.where(after < 0.0, 1.0, busy * np.exp(-divide(np.maximum(after, 0.0), waits * np.ones_like(after))))
-        longer = (often * late.mean(axis=0)).sum(axis=0) > 1.0 - share
+        longer = found * (often * late.mean(axis=0)).sum(axis=0) > 1.0 - share
         least, most = np.where(longer, middle, least), np.where(longer, most, middle)
     return np.asarray(most)
 
@@ -594,7 +631,7 @@ def _tails_together(service: Service, flow: _Flow) -> dict[str, Array]:
     for name, share in TAILS.items():
         wait = np.where(share <= first, np.where(flow.groups > 1.0, steps.writing, 0.0), steps.reading)
         found[f"ttft_{name}_s"] = own + flow.outside + wait
-        others = flow.groups - np.where(share > 1.0 - first, 1.0, 2.0)
+        others = flow.others - np.where(share > 1.0 - first, 0.0, 1.0)
         found[f"tpot_{name}_s"] = (
             steps.writing / service.gained + np.maximum(others, 0.0) * (steps.reading - steps.writing) / service.writes
         )
@@ -608,7 +645,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     rounds = divide(service.writes, service.gained)
     spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
-    rest = steps.rest if service.prefill is None else np.zeros(1)
+    rest = flow.found * steps.rest if service.prefill is None else np.zeros(1)
     # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
     # for the end of a step than a whole one.
     most = np.maximum(first, flow.reading + flow.longest) + (steps.reading if service.prefill is None else 0.0) - rest

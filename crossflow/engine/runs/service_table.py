@@ -73,19 +73,20 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     n, c = _grid(requests, np.append(context, np.median(context)))
     m, t, k = _grid(requests, tokens, keys)
     job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
-    plain, mixed = _steps(unguided, n, c), _steps(unguided, m, np.full(len(m), np.median(context)), (t, k))
+    plain, written = _steps(unguided, reach.parts, n, c)
+    mixed, both = _steps(unguided, reach.parts, m, np.full(len(m), np.median(context)), (t, k))
     slower = 1.0 + replicas.drafts
 
-    def tables(written: Array, both: Array) -> tuple[Array, Array]:
-        columns = written.reshape(len(requests), -1) * slower
-        whole = both.reshape(len(requests), len(tokens), -1) * slower
+    def tables(writes: Array, reads: Array) -> tuple[Array, Array]:
+        columns = writes.reshape(len(requests), -1) * slower
+        whole = reads.reshape(len(requests), len(tokens), -1) * slower
         with np.errstate(invalid="ignore"):  # of steps that never end
             read = np.where(np.isfinite(whole), whole - columns[:, -1, None, None], whole)
         return columns[:, :-1], np.maximum(read, 0.0)
 
     (writing, reading), (writing_energy, reading_energy) = (
         tables(plain.total, mixed.total),
-        tables(energy(guided(plain, job, n)), energy(guided(mixed, job, m))),
+        tables(energy(guided(written, job, n)), energy(guided(both, job, m))),
     )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
@@ -98,17 +99,35 @@ def _grid(*axes: Array) -> tuple[Array, ...]:
     return tuple(each.ravel() for each in np.meshgrid(*axes, indexing="ij"))
 
 
-def _steps(replicas: Replicas, requests: Array, context: Array, read: tuple[Array, Array] | None = None) -> Outcome:
-    """Steps that write for so many requests of a replica, of shape (n,), and that `read` so many tokens which see so many keys in the mean.
+def _steps(
+    replicas: Replicas, stages: int, requests: Array, context: Array, read: tuple[Array, Array] | None = None
+) -> tuple[Outcome, Outcome]:
+    """Steps that write for so many requests of a replica, of shape (n,), and that `read` so many tokens which see so many keys in the mean:
+    with their times, and with their work and the same times.
+
+    A request is in one microbatch, so that fewer requests than stages pass the stages in fewer microbatches. Each of these reads as much
+    as if all did, which is how long a round takes (`crossflow.engine.service.replica`), and does no more work than its share.
+    """
+    whole = np.full(len(requests), replicas.microbatches)
+    many = whole * np.clip(requests + (read is not None), 1.0, float(stages)) / stages
+    step = _priced(replicas, many, requests, context, None if read is None else (read[0] / whole, read[1]))
+    if read is None or np.all(many == whole):
+        return step, step
+    work = _priced(replicas, many, requests, context, (read[0] / many, read[1]))
+    return step, replace(work, total=step.total)
+
+
+def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, read: tuple[Array, Array] | None) -> Outcome:
+    """Steps of so `many` microbatches, of which each reads so many tokens.
 
     Tokens are of one piece where that can be, of several that begin their prompts where keys are fewer.
     """
-    n, parts = len(requests), replicas.microbatches
+    n = len(requests)
     layout = replicas.layout.at(np.zeros(n, dtype=np.intp))
-    layout = replace(layout, micro_batch=np.maximum(requests, NOBODY) / parts, microbatches=np.full(n, parts))
+    layout = replace(layout, micro_batch=np.maximum(requests, NOBODY) / many, microbatches=many)
     job = replicas.job.at(context=context, cached=context)
     if read is not None:
-        tokens, keys = read[0] / parts, read[1]
+        tokens, keys = read
         length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
         job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
     return service_step(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))

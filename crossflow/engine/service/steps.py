@@ -32,8 +32,9 @@ class StepTable:
     writing : D, shape (requests, context). [s]
     reading : M, shape (requests, tokens, keys). [s]
     writing_energy, reading_energy : the same, of all devices of the replica, at rest included. [J]
-    graphs : sizes of batches that were captured, rising: a step that only writes takes what the next larger of them takes; none where
-        steps take what their own requests take.
+    graphs : sizes of batches that were captured, rising: a microbatch that only writes takes what the next larger of them takes; none
+        where steps take what their own requests take.
+    stages : of the pipeline, to whose microbatches requests are dealt one after the other. [1]
     mask, masks_beside : time of the host for masks of guided tokens, for each request that writes, and whether it passes beside the
         kernels. [s]
     """
@@ -47,6 +48,7 @@ class StepTable:
     writing_energy: Array
     reading_energy: Array
     graphs: tuple[int, ...] = ()
+    stages: int = 1
     mask: float = 0.0
     masks_beside: bool = True
     _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
@@ -97,12 +99,18 @@ class StepTable:
         i, share = (each[0] for each in _at(self.requests, np.array([float(n)])))
         return np.asarray(values[i] * (1.0 - share) + values[i + 1] * share)
 
+    def _padded(self, n: int) -> int:
+        """Requests that steps compute which only write for n: every microbatch computes those of a whole graph. [1]"""
+        each, more = divmod(n, self.stages)
+        few, many = (next((size for size in self.graphs if size >= one > 0), one) for one in (each, each + 1))
+        return (self.stages - more) * few + more * many
+
     def _line(self, n: int, *, alone: bool) -> tuple[list[float], list[float], list[float]]:
         """D at n requests: contexts, times there, and slopes behind them.
 
         A graph of more requests than there are computes nothing for the keys of those that are not there.
         """
-        padded = next((size for size in (self.graphs if alone else ()) if size >= n > 0), n)
+        padded = self._padded(n) if alone else n
         values = self._among(padded, self.writing)
         if padded > n:
             i, share = _at(self.context, self.context * n / padded)
