@@ -64,4 +64,4 @@ def test_planted_mistakes_are_caught():
     line = next(i for i, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if "fold = 0.0 if" in text)
     words = ["--package", "cost", "--at", f"crossflow/cost/collectives.py:{line}", "--tests", "tests/test_cost_anchors.py"]
     done = subprocess.run([sys.executable, "-m", "tests.mutation", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "all               4 of 4 caught"
+    assert done.stdout.splitlines()[-1] == "all                       4 of 4 caught"
