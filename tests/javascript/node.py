@@ -43,7 +43,7 @@ def copied(folder: Path) -> Path:
 
 
 def asked(folder: Path, before: Callable[[], None] | None = None) -> Mapping[str, str]:
-    """What went wrong by test, with the scripts of a folder; CalledProcessError where they do not load. `before` is called in the process."""
+    """What went wrong by test, with the scripts of a folder; CalledProcessError where they do not load. `before` is called there."""
     command = [str(NODE), str(HERE / "run.mjs"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT, preexec_fn=before)
     found: dict[str, str] = json.loads(done.stdout)
