@@ -394,10 +394,10 @@ def test_the_next_turn_finds_the_last_answer():
 
 
 def test_the_last_token_of_an_answer_is_in_no_block():
-    """Nobody reads the last token that was written: 128 of prompt and 64 of answer keep 191, which fill 2 blocks of 64; one more fills 3."""
+    """Nobody reads the last token that was written: 128 of prompt and 64 of answer keep 191, which fill 2 blocks of 64."""
     for output, kept in ((64, 128), (65, 192), (66, 192)):
-        blocks = ((1, 2), (1, 2, 3, 4, 5))
-        trace = RequestTrace.of(np.zeros(2), [128, 320], [output, 2], follows=np.array([-1, 0]), pause=np.array([0.0, 1.0]), blocks=blocks, block=64)
+        turns = {"follows": np.array([-1, 0]), "pause": np.array([0.0, 1.0]), "blocks": ((1, 2), (1, 2, 3, 4, 5)), "block": 64}
+        trace = RequestTrace.of(np.zeros(2), np.array([128, 320]), np.array([output, 2]), **turns)
         assert through(trace, replica(table(), block=4)).hits.tolist() == [0, kept]
 
 

@@ -494,6 +494,13 @@ tests["medians, ranges and groups of unlike sizes"] = (page) => {
   equal(page.matters(page.column("x"), [], false), { way: "share", rows: 5, of: 5, axes: [] });
 };
 
+tests["a value is compared with others beside it, not with rows elsewhere"] = (page) => {
+  // at b = 1 only two values of a, at b = 2 three: in the mean of the differences the first is best and the third worst
+  put(page, { id: [[0, 1, 2, 3, 4]], a: [[1, 2, 1, 2, 3]], b: [[1, 1, 2, 2, 2]], x: [[-10, -9, 110, 111, 112]] });
+  const of = (larger) => page.matters(page.column("x"), ["a", "b"].map(page.column), larger).axes.find(({ column }) => column.name === "a");
+  equal([of(false).best, of(false).worst, of(true).best, of(true).worst, of(false).size, of(false).covered], [1, 3, 3, 1, 1.5, 5]);
+};
+
 tests["names that are missing are values of their own"] = (page) => {
   put(page, { id: [[0, 1, 2, 3]], x: [[1, 2, 4, 8]], b: [[1, 2, 1, 2]] });
   const told = { name: "a", words: "a", unit: "1", role: "setting", levels: ["p", null], codes: base64(Uint8Array.from([0, 0, 1, 1])), width: 1 };
