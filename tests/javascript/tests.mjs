@@ -339,6 +339,9 @@ tests["the best rows"] = (page) => {
       equal(page.bestRows(objective, key, 4).near, 0);
     }
   }
+  put(page, { x: [[3, 1, 2]] });
+  page.select({ x: [2, 9] }, false);
+  equal([page.bestRow({ name: "x" }), page.bestRow({ name: "x" }, true), page.bestRows({ name: "x" }, (i) => i, 9).rows], [1, 2, [2, 0]]);
   put(page, { x: [[1, 1 + 5e-10, 1 + 2e-9, 2]] });
   equal(page.bestRows({ name: "x" }, (i) => i, 2).equal, 2);
   put(page, { x: [[NaN, 3]], feasible: [["no", "no"]], t: [["p", "q"]] });
@@ -487,6 +490,10 @@ tests["medians, ranges and groups of unlike sizes"] = (page) => {
   equal([a.covered, a.groups, a.size, a.least, a.most, a.best, a.worst], [8, 4, 3, 1, 100, 1, 2]);
   // of b: at a = 1 from -200 to 0, at a = 2 from -100 to 4
   equal([b.covered, b.groups, b.size, b.least, b.most, b.best], [8, 2, 152, 104, 200, 40]);
+  put(page, { id: [[0, 1]], a: [[1, 2]], x: [[3, 6]] });
+  equal([page.matters(page.column("x"), [page.column("a")], false).way, page.matters(page.column("x"), [page.column("a")], false).axes[0].groups], ["pairs", 1]);
+  page.select({ a: [2, 2] }, false);
+  equal(page.matters(page.column("x"), [page.column("a")], false).axes[0].only, 6 / 3);
   put(page, { id: [rows.slice(0, 4).map((_, i) => i)], a: [[1, 2, 1, 3]], b: [[1, 1, 2, 3]], x: [[1, 2, 3, 4]] });
   equal(page.matters(page.column("x"), ["a", "b"].map(page.column), false).way, "pairs"); // two of four rows have a neighbour each way
   put(page, { id: [[0, 1, 2, 3, 4]], a: [[1, 2, 1, 3, 4]], b: [[1, 1, 2, 3, 4]], x: [[1, 2, 3, 4, 5]] });
@@ -593,6 +600,7 @@ tests["logarithmic ticks are ones, twos and fives"] = (page) => {
     return page.scaleOfColumn(page.column("x"), 0, 1, { log: true, count, range: [low * pad, high / pad] }).ticks.map(({ text }) => Number(text));
   };
   equal([texts(1, 100, 6), texts(1, 100, 4), texts(0.9, 1100, 6), texts(0.9, 1.1e6, 3)], [[1, 2, 5, 10, 20, 50, 100], [1, 10, 100], [1, 10, 100, 1000], [100, 1e5]]);
+  equal(texts(1.0005, 999.5, 6), [1, 10, 100, 1000]); // a tick may be a thousandth beyond the end
   equal(texts(1.5, 12, 5), page.ticks(1.5, 12, 5)); // of less than 1.2 decades
   equal([texts(0.99, 1.01e8, 4), texts(0.99, 1.01e8, 5)], [[100, 1e5, 1e8], [10, 1e3, 1e5, 1e7]]);
   equal([texts(2, 200, 6), texts(30, 3000, 5)], [[2, 5, 10, 20, 50, 100, 200], [50, 100, 200, 500, 1000, 2000]]);

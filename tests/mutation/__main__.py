@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.mutation.mutants import Place, places_of
-from tests.mutation.packages import PACKAGES, ROOT, SCRIPTS, modules_of
+from tests.mutation.packages import PACKAGES, ROOT, SCRIPTS, files_of, modules_of
 from tests.mutation.runner import Verdict, is_recorded, judged
 from tests.mutation.scripts import ScriptPlace, judged_scripts, script_places
 
@@ -31,7 +31,10 @@ def _judged(package: str, places: Sequence[Any], asked: argparse.Namespace) -> l
     def told(verdict: Verdict) -> None:
         _tell(verdict, verbose=asked.verbose)
 
-    return judged_scripts(places, told) if package == SCRIPTS else judged(package, places, asked.tests, told, thorough=asked.thorough)
+    if package == SCRIPTS:
+        return judged_scripts(places, told)
+    files = asked.tests or [file for file in files_of(package) if not (asked.laws and is_recorded(file))]
+    return judged(package, places, files, told, thorough=asked.thorough)
 
 
 def _drawn(packages: Sequence[str], asked: argparse.Namespace) -> dict[str, list[Place | ScriptPlace]]:
@@ -63,6 +66,7 @@ def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--package", action="append", choices=PACKAGES, help="of this package only; may be given again")
     parser.add_argument("--at", action="append", metavar="FILE:LINE", help="at this place only, as crossflow/cost/price.py:70")
     parser.add_argument("--tests", action="append", metavar="FILE", help="ask these tests instead of those of the package")
+    parser.add_argument("--laws", action="store_true", help="leave out recorded predictions: what only they notice survives, sooner")
     parser.add_argument("--thorough", action="store_true", help="ask the thorough tests too")
     parser.add_argument("--verbose", action="store_true", help="print those that were caught too, and by which test")
     return parser.parse_args(words)
