@@ -53,6 +53,18 @@ def test_two_jobs_by_hand():
     assert found.to_dict()["device_hours"] == pytest.approx({"useful": 128, "loading": 0, "lost_work": 0, "saving": 0, "idle": 48})
 
 
+def test_devices_bring_their_share_of_the_carbon_of_making_them():
+    """Of 8 devices over a span of 11 h, as long as they last 5 years; nothing is said where their lifetime is unknown."""
+    made = {"template": "pathfinder", "devices": 8, "operation": {"lifetime": "5 years"}}
+    jobs = [{"name": "one", "devices": 8, "time": "11 h", "power": "900 W"}]
+    found = crossflow.schedule({"system": made, "jobs": jobs})
+    each = sum(float(part[0]) for part in found.cluster.device.carbon.values())
+    assert each > 1.0
+    assert found.embodied_carbon == pytest.approx(8 * each * 11.0 / (5 * 365 * 24), rel=1e-12)
+    assert found.to_dict()["embodied_carbon_kg"] == found.embodied_carbon
+    assert crossflow.schedule({"system": {**made, "operation": {}}, "jobs": jobs}).embodied_carbon is None
+
+
 def test_device_time_is_conserved():
     found = cluster(scheduler={"kind": "preemptive", "preemption": "kill"})
     hours = found.to_dict()["device_hours"]

@@ -121,6 +121,19 @@ def test_a_cap_that_never_binds_changes_nothing(kind):
     assert (free.stays.begin == capped.stays.begin).all()
 
 
+@pytest.mark.parametrize("preemption", ["save", "kill"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_power_is_shared_as_devices_are(kind, preemption):
+    """Where every job draws 100 W a device, 6400 W on devices without number are what 64 devices without a cap are."""
+    jobs = with_priorities(250, seed=11, load=1.1)
+    jobs = dataclasses.replace(jobs, power=100.0 * jobs.devices)
+    by_devices, by_power = (run(jobs, kind, preemption=preemption, **more) for more in ({}, {"devices": 10**6, "power_cap": 6400.0}))
+    assert by_power.start.tolist() == by_devices.start.tolist()
+    assert by_power.end.tolist() == by_devices.end.tolist()
+    assert by_power.preemptions.tolist() == by_devices.preemptions.tolist()
+    assert by_devices.waiting.sum() > 0.0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_alone_a_job_takes_its_time(kind):
     jobs = jobs_of(5, arrival=np.arange(5) * 1e6)

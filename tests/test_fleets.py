@@ -15,7 +15,7 @@ from crossflow.engine.service.replayed import covered
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import ROUTERS, router
 from crossflow.engine.service.sketch import ERROR, Batches
-from crossflow.engine.service.standing import Failures, Scaling
+from crossflow.engine.service.standing import Failures, Scaling, Standing
 from crossflow.engine.service.tally import KindTally
 from crossflow.engine.service.transfers import Transfers, max_min
 from crossflow.workload.requests.record import RequestClass, RequestTrace
@@ -360,6 +360,18 @@ def test_engines_come_with_the_load_and_go_with_it(signal):
     assert covered(np.concatenate(found.paid), window) == pytest.approx(shares.sum())
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_only_engine_that_has_started_goes_where_others_take_requests(others):
+    """The load falls while a second engine starts: the first goes if an engine that always runs is left to take requests."""
+    scaling = Scaling(most=2, least=1, start=2.0, signal="load", up=6.0, down=2.0, interval=0.5)
+    standing = Standing([replica(table()) for _ in range(2 + others)], scaling)
+    before = list(standing.up)
+    assert before == [0, 2][: 1 + others]
+    assert standing.look(1.0, held=7) == 1
+    assert standing.look(2.0, held=0) is None
+    assert list(standing.up) == before[others:]
+
+
 def test_a_start_that_takes_longer_makes_requests_wait():
     trace = wave()
     slow, fast = (np.nanmean(scaled(trace, start=start).times["e2e"]) for start in (15.0, 0.0))
@@ -407,6 +419,15 @@ def test_running_statistics_are_those_of_all_requests(route, monkeypatch):
         for share in (0.5, 0.9, 0.99):
             assert found.times[name].all.quantile(share) == pytest.approx(exact[int(np.ceil(share * len(exact))) - 1], rel=1.001 * ERROR)
     assert found.gaps.total == whole.gaps.sum()
+
+
+def test_running_statistics_count_what_gave_way_and_what_was_dropped():
+    trace, made = poisson(30.0, 300), functools.partial(replica, table(), pages=110)
+    found, whole = tallied(trace, [made()]), through(trace, made())
+    assert whole.evicted.sum() > 0
+    assert (found.evicted, found.moved, found.answered) == (whole.evicted.sum(), 0, np.isfinite(whole.last).sum())
+    assert found.hits == whole.hits.sum()
+    assert found.waits == pytest.approx((whole.begun - whole.arrival).sum() + whole.waited.sum())
 
 
 def _most_at_once(found):

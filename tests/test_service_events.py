@@ -393,6 +393,14 @@ def test_the_next_turn_finds_the_last_answer():
     assert sum(jumps.tokens.sum() for jumps in found.jumps) == trace.prompt.sum() - found.hits.sum()
 
 
+def test_the_last_token_of_an_answer_is_in_no_block():
+    """Nobody reads the last token that was written: 128 of prompt and 64 of answer keep 191, which fill 2 blocks of 64."""
+    for output, kept in ((64, 128), (65, 192), (66, 192)):
+        turns = {"follows": np.array([-1, 0]), "pause": np.array([0.0, 1.0]), "blocks": ((1, 2), (1, 2, 3, 4, 5)), "block": 64}
+        trace = RequestTrace.of(np.zeros(2), np.array([128, 320]), np.array([output, 2]), **turns)
+        assert through(trace, replica(table(), block=4)).hits.tolist() == [0, kept]
+
+
 def test_an_answer_that_nobody_asks_for_takes_room_too():
     """The second prompt is there again, unless the answer between has taken its place."""
     prompts, outputs = [(1, 2, 3), (5,), (1, 2, 3)], {"short": [2, 2, 2], "long": [2, 500, 2]}

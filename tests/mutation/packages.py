@@ -26,17 +26,46 @@ TESTS = {
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario",
     "engine/lasting": "lasting lasting_runs validation_goodput",
+    "engine/cluster": "cluster cluster_events",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario",
     "evidence/replay": "advice replay replay_batch trace",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
     "wide_experts expert_pools",
+    "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
+    "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
+    "transformer_step switches",
+    "workload/cluster": "cluster_reading cluster",
+    "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
+    "roofline",
+    "answers/catalogue": "known_names python_guesses",
+    "answers/cluster": "cluster",
+    "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario",
+    "answers/fleets": "fleet_search fleet_scenarios fleets",
+    "answers/interactive": "interactive python_guesses",
+    "answers/planning": "planning plan comparing diffusion explore_opening strategies",
+    "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike",
+    "answers/service": "serving serve service_events requests_scenario",
+    "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots",
+    "evidence/calibration": "calibration calibration_learned nccl_logs",
+    "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
+    "attention_kernels",
+    "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch",
+    "edges/trace": "trace compare gantt lasting_shown",
+    "edges/explore": "explore_study explore_scenario explore_server explore_helper explore_offline explore_opening",
 }
+
+SCRIPTS = "edges/explore/assets"  # the scripts of pages, asked in Node by the tests of tests/javascript
+PACKAGES = [*TESTS, SCRIPTS]
 
 
 def modules_of(package: str) -> list[Path]:
-    """Modules of a package of crossflow."""
-    return sorted((ROOT / "crossflow" / package).rglob("*.py"))
+    """Modules of a package of crossflow, without those of the packages in it that are listed for themselves; or scripts."""
+    if package == SCRIPTS:
+        return sorted((ROOT / "crossflow" / package).glob("*.js"))
+    inner = [ROOT / "crossflow" / other for other in TESTS if other.startswith(f"{package}/")]
+    found = sorted((ROOT / "crossflow" / package).rglob("*.py"))
+    return [path for path in found if not any(path.is_relative_to(folder) for folder in inner)]
 
 
 def files_of(package: str) -> list[str]:

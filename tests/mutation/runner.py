@@ -37,7 +37,7 @@ Key = tuple[str, int]
 class Verdict:
     """What became of a mutant."""
 
-    place: Place
+    place: Any  # a Place or a ScriptPlace
     diff: str
     caught: str  # the test that failed, "time" or "crash"; empty where it survived
     tests: int  # that call what is changed

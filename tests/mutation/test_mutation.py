@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.javascript.node import ASSETS, NODE
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import ROOT, TESTS, files_of, modules_of
+from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
 """A module."""
@@ -64,4 +66,63 @@ def test_planted_mistakes_are_caught():
     line = next(i for i, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if "fold = 0.0 if" in text)
     words = ["--package", "cost", "--at", f"crossflow/cost/collectives.py:{line}", "--tests", "tests/test_cost_anchors.py"]
     done = subprocess.run([sys.executable, "-m", "tests.mutation", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "all               4 of 4 caught"
+    assert done.stdout.splitlines()[-1] == "all                       4 of 4 caught"
+
+
+SCRIPT = """import { el } from "./kit.js";
+
+const MOST = 3; // never "more" than `3`
+const words = { one: /[/"`]+/g };
+
+/** The size. */
+export function size(values, most = MOST) {
+  if (values.length > -1 && !values.every((one) => one / 2 < most)) throw new Error(`${most + 1} at most`);
+  const told = `${values.map((one) => -one).join(", ")} of ${MOST - 1}`;
+  return told.trim();
+}
+
+export function shown(value) {
+  return el("div", {}, value + 1);
+}
+"""
+SCRIPT_CHANGES = [
+    ("3", "4"),
+    (
+        "if (values.length > -1 && !values.every((one) => one / 2 < most))",
+        "if (!(values.length > -1 && !values.every((one) => one / 2 < most)))",
+    ),
+    (">", ">="),
+    ("&&", "||"),
+    ("!", ""),
+    ("every", "some"),
+    ("/", "*"),
+    ("2", "3"),
+    ("<", "<="),
+    ("-", ""),
+    ("-", "+"),
+    ("1", "2"),
+    (".trim()", ""),
+]
+
+
+def test_mistakes_in_scripts_are_those_of_what_computes(tmp_path):
+    path = tmp_path / "script.js"
+    path.write_text(SCRIPT)
+    places = script_places(path)
+    assert [(place.old, place.new) for place in places] == SCRIPT_CHANGES
+    assert {place.line for place in places} == {3, 8, 9, 10}
+    assert places[2].diff == (
+        "-  if (values.length > -1 && !values.every((one) => one / 2 < most)) throw new Error(`${most + 1} at most`);\n"
+        "+  if (values.length >= -1 && !values.every((one) => one / 2 < most)) throw new Error(`${most + 1} at most`);"
+    )
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node")
+def test_a_mistake_in_a_script_is_caught():
+    """In the quantile between two neighbours."""
+    path = ASSETS / "study-data.js"
+    line = next(i for i, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if "return sorted[below] + " in text)
+    places = [place for place in script_places(path) if place.line == line]
+    assert [(place.old, place.new) for place in places] == [("+", "-"), ("-", "+"), ("*", "/"), ("-", "+")]
+    (found,) = judged_scripts(places[:1], lambda _: None)
+    assert found.caught

@@ -46,7 +46,7 @@ class ClusterState:
         self.ends: list[tuple[float, int]] = []  # when running jobs are expected to end, in order
         self.given_back = [0, 0.0]  # devices and watts of jobs that save
         self.left = jobs.time.copy()  # of running. [s]
-        self.length = jobs.expected.copy()  # for which it would hold its devices from now on, as the scheduler expects. [s]
+        self.length = jobs.expected  # for which it holds its devices, as backfill expects, which interrupts none. [s]
         self.started = np.zeros(n, dtype=bool)
         self.preemptions, self.turns = np.zeros(n, dtype=np.intp), n
         self.promised = np.full(n, np.nan)
@@ -99,7 +99,6 @@ class ClusterState:
         kept = ran if not kill else ran // interval * interval if np.isfinite(interval) else 0.0
         saving = 0.0 if kill or ran == 0.0 else float(self.jobs.save[job])
         self.left[job] -= kept
-        self.length[job] = self.jobs.load[job] + self.left[job] + self.jobs.expected[job] - self.jobs.time[job]
         self.preemptions[job] += 1
         self.stays.append((job, stay.begin, min(stay.loaded, self.now), self.now, self.now + saving, ran - kept))
         if saving:

@@ -117,7 +117,7 @@ export class Column {
     const middle = low > 0 && high / low > 30 ? Math.sqrt(low * high) : Math.max(Math.abs(low), Math.abs(high));
     if (this.unit === "1") return { title: this.words, factor: 1 };
     if (this.unit === "USD" && middle >= 1e5) return { title: `${this.words} [million USD]`, factor: 1e6 };
-    const [factor, name] = scaleOf(Number.isFinite(middle) && middle ? middle : positive, this.unit);
+    const [factor, name] = scaleOf([middle, positive].find((size) => size && Number.isFinite(size)) ?? 0, this.unit);
     return { title: `${this.words} [${name}]`, factor };
   }
 }
