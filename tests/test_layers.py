@@ -48,7 +48,7 @@ MOST_WINGS = 10
 HOUSE_ORDER = {wing: level for level, wing in enumerate(HOUSE)}
 LEVEL = {(wing, room): (level, floor) for level, wing in enumerate(HOUSE) for floor, rooms in enumerate(HOUSE[wing]) for room in rooms}
 # Heavy, and needed by few commands: imported inside the functions that use them.
-HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch", "jax", "sklearn"}
+HEAVY = {"scipy", "optuna", "networkx", "matplotlib", "rich", "pandas", "dask", "distributed", "torch", "jax", "sklearn", "pyarrow"}
 EDGE = (("__main__", ""), ("edges", "cli"))
 # Rooms that exist for an extra, and what they may import.
 EXTRAS = {("evidence", "torch"): ("torch", "transformers"), ("evidence", "emulation"): ("torch",), ("evidence", "measurement"): ("torch",)}

@@ -26,7 +26,7 @@ from crossflow.base.errors import CrossflowError
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SOURCE = PROJECT["urls"]["Source"]
-LEFT_OUT = ("scipy", "networkx", "optuna", "cmaes", "matplotlib", "pandas")
+LEFT_OUT = ("scipy", "networkx", "optuna", "cmaes", "matplotlib", "pandas", "pyarrow")
 
 
 def module_at(path):

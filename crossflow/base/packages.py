@@ -17,6 +17,7 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "cmaes": ("the searcher cma-es needs", "cmaes"),
     "scipy": ("this needs", "scipy"),
     "networkx": ("drawn graphs need", "networkx"),
+    "pyarrow": ("points as Parquet need", "crossflow[parquet]"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,14 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import larger_is_better, ranked_time, unit_of
+from crossflow.answers.score import ITERATION, larger_is_better, ranked_time, unit_of
 from crossflow.answers.search.division import SPREAD
 from crossflow.answers.search.goals import LOSS, REGRET
 from crossflow.answers.search.portfolio import PortfolioProblem
 from crossflow.answers.search.problem import ILLEGAL, SearchProblem
 from crossflow.answers.study import records, searches, tables
 from crossflow.answers.study.losses import OFF_DRAWS, OFF_MEMBERS, furthest, percent, told_of
+from crossflow.answers.study.parquet import ParquetPoints
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots.view import Convergence, Drawn, LossTable, View
 from crossflow.answers.study.reading import Study
@@ -47,6 +49,7 @@ TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
 LEAST = "{}, by the least trusted part of its job"
 DRAWN = "Intervals hold what the drawn numbers change, and not the errors of predictions, which the trust has."
+RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
 COMPARED = 64  # swept points up to which every pair is compared
 
 
@@ -258,10 +261,11 @@ def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     names, blocks = _blocks(study, view, results)
     headers = study.spec.headers
     told = [name for name in names if name not in headers]
-    file = "best.json" if study.runs else records.TABLE if study.sampling is None else "intervals.csv"
+    table = records.PARQUET if isinstance(view.columns, ParquetPoints) else records.TABLE
+    file = "best.json" if study.runs else table if study.sampling is None else "intervals.csv"
     return StudyTable(
         headers=[headers.get(name, _header(name, told)) for name in names],
-        total=len(study.grid) if file == records.TABLE else sum(len(block[names[0]]) for block in _blocks(study, view, results)[1]),
+        total=len(study.grid) if file == table else sum(len(block[names[0]]) for block in _blocks(study, view, results)[1]),
         rows=(row for block in blocks for row in zip(*(_texts(study, name, block) for name in names), strict=True)),
         file=file,
     )
@@ -311,43 +315,93 @@ def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
 
 def _trusted(study: Study, view: View) -> str:
     """How far the points can be trusted, and which of them cannot be told from the fastest; nothing where their rows do not say."""
-    levels = [level for level in view.columns.get("trust", ()) if level]
-    if not levels:
+    found, least, most = Counter[Any](), np.inf, -np.inf
+    for block in tables.in_blocks(view.columns, ("trust", "error_band.p90")):
+        found.update(level for level in block.get("trust", ()) if level)
+        edges = tables.numbers(block.get("error_band.p90", ()))
+        edges = edges[np.isfinite(edges)]
+        if edges.size:
+            least, most = min(least, float(edges.min())), max(most, float(edges.max()))
+    if not found:
         return ""
-    if set(levels) == {"unknown"}:
+    if set(found) == {"unknown"}:
         return f"trust: {trust(study.scenario).text}"
-    counts = {level: levels.count(level) for level in reversed(LEVELS) if level in levels}
+    counts = {level: found[level] for level in reversed(LEVELS) if level in found}
     told = (
         next(iter(counts))
         if len(counts) == 1
         else ", ".join(f"{count:,} {'point' if count == 1 else 'points'} {level}" for level, count in counts.items())
     )
-    edges = tables.numbers(view.columns["error_band.p90"]) if "error_band.p90" in view.columns else np.full(1, np.nan)
-    edges = edges[np.isfinite(edges)]
-    if edges.size:
-        least, most = rounded(edges.min()), rounded(edges.max())
+    if np.isfinite(most):
+        low, high = rounded(least), rounded(most)
         blind = likeness(study.scenario).seen in (GENERATED, CHANGED)
         runs = "figures of chips that were predicted blind" if blind else "9 of 10 similar measured runs"
-        told += f"; {runs} were within {least if least == most else f'{least} to {most}'} %"
-    return f"trust: {told}{_ties(study, view)}"
+        told += f"; {runs} were within {low if low == high else f'{low} to {high}'} %"
+    return f"trust: {told}{_ties(study, view, found)}"
 
 
-def _ties(study: Study, view: View) -> str:
+class Fastest(NamedTuple):
+    """The fastest point of a sweep: of those that fit, of all where none does."""
+
+    rows: int  # points
+    feasible: int  # those that fit
+    place: int  # of the fastest; -1 where none has a time
+    time: float  # [s]
+    fits: bool
+
+
+def fastest(columns: Mapping[str, Any]) -> Fastest:
+    """The fastest point, the first of those that are as fast, gone through a block at a time."""
+    names = ("feasible", *RANKED)
+    rows = feasible = 0
+    best: dict[bool, tuple[float, int]] = {True: (np.inf, -1), False: (np.inf, -1)}
+    for block in tables.in_blocks(columns, names):
+        fits, times = np.asarray(block["feasible"], dtype=bool), tables.numbers(ranked_time(block))
+        for state in (True, False):
+            timed = np.where((fits == state) & np.isfinite(times), times, np.inf)
+            place = int(timed.argmin())
+            if timed[place] < best[state][0]:
+                best[state] = float(timed[place]), rows + place
+        rows, feasible = rows + times.size, feasible + int(fits.sum())
+    (time, place) = best[best[True][1] >= 0]
+    return Fastest(rows, feasible, place, time, best[True][1] >= 0)
+
+
+def _at(columns: Mapping[str, Any], names: Iterable[str], places: Sequence[int]) -> list[str]:
+    """The values of some rows, each in words."""
+    found, first, left, listed = [], 0, list(places), list(names)
+    for block in tables.in_blocks(columns, (*listed, "feasible")):
+        count = len(block["feasible"])
+        while left and left[0] < first + count:
+            row = left.pop(0) - first
+            found.append(", ".join(_rounded(label(block[name][row])) for name in listed))
+        if not left:
+            break
+        first += count
+    return found
+
+
+def _ties(study: Study, view: View, levels: Collection[str]) -> str:
     """The points that cannot be told from the fastest one of those that fit, where all do the same."""
-    times, feasible = tables.numbers(ranked_time(view.columns)), np.asarray(view.columns["feasible"], dtype=bool)
-    if len(times) < 2 or not feasible.any():
+    best = fastest(view.columns)
+    if best.rows < 2 or not best.feasible or not best.fits:
         return ""
-    best = int(np.where(feasible & np.isfinite(times), times, np.inf).argmin())
-    reach = reach_of_ties(study.scenario, study.paths, view.columns["trust"])
+    reach = reach_of_ties(study.scenario, study.paths, levels)
     if reach is None:
         return ""
-    near = np.flatnonzero(feasible & (times <= times[best] * (1.0 + reach)))
-    others = [int(i) for i in near if i != best]
-    if not others:
+    named: list[int] = []
+    count = first = 0
+    for block in tables.in_blocks(view.columns, ("feasible", *RANKED)):
+        times, fits = tables.numbers(ranked_time(block)), np.asarray(block["feasible"], dtype=bool)
+        near = first + np.flatnonzero(fits & (times <= best.time * (1.0 + reach)))
+        near = near[near != best.place]
+        named += near[: TIED - len(named)].tolist()
+        count, first = count + near.size, first + times.size
+    if not count:
         return ""
-    named = [", ".join(_rounded(label(view.columns[path][i])) for path in study.values) for i in others[:TIED]]
-    more = f" and {len(others) - TIED:,} more" if len(others) > TIED else ""
-    return f"; less than {100 * reach:.0f} % slower than the fastest, and not to be told from it: {'; '.join(named)}{more}"
+    told = "; ".join(_at(view.columns, study.values, named))
+    more = f" and {count - TIED:,} more" if count > TIED else ""
+    return f"; less than {100 * reach:.0f} % slower than the fastest, and not to be told from it: {told}{more}"
 
 
 def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection[Any]) -> float | None:
@@ -413,13 +467,14 @@ def _blocks(study: Study, view: View, results: Sequence[searches.SearchResult]) 
         return _interval_rows(study, view)
     names = [*study.values, *_with_money(study.spec, study.shown, view.columns)]
     held = (*names, *(name for name in (SPREAD,) if study.redivision is not None))
-    starts = range(0, len(study.grid), records.BLOCK)
-    return names, ({name: view.columns[name][first : first + records.BLOCK] for name in held} for first in starts)
+    return names, tables.in_blocks(view.columns, held)
 
 
 def _with_money(spec: StudyFile, shown: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
     """Columns of a table, with the money of a token or sample behind the step time where the study has a price and names no columns."""
-    known = [name for name in MONEY if name in columns and np.isfinite(tables.numbers(columns[name])).any()]
+    there = [name for name in MONEY if name in columns]
+    finite = {name for block in tables.in_blocks(columns, there) for name in there if np.isfinite(tables.numbers(block[name])).any()}
+    known = [name for name in there if name in finite]
     priced = money(spec, known)
     place = shown.index("step_time_s") + 1 if "step_time_s" in shown else len(shown)
     return [*shown[:place], *priced, *shown[place:]]
@@ -459,14 +514,12 @@ def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     """One sentence: how many points, how many fit, the best."""
     if results:
         return _search_summary(results)
-    feasible, times = np.asarray(view.columns["feasible"], dtype=bool), np.asarray(ranked_time(view.columns), dtype=float)
-    text = f"{times.size:,} points, {int(feasible.sum()):,} feasible"
-    timed = np.isfinite(times) & (feasible if (feasible & np.isfinite(times)).any() else True)
-    if not timed.any():
+    best = fastest(view.columns)
+    text = f"{best.rows:,} points, {best.feasible:,} feasible"
+    if best.place < 0:
         return text
-    best = int(np.where(timed, times, np.inf).argmin())
-    where = ", ".join(_rounded(label(view.columns[path][best])) for path in study.values)
-    return f"{text}; fastest{'' if feasible[best] else ' (none fits)'}: {show(float(times[best]), 's')}{f' at {where}' if where else ''}"
+    where = "".join(_at(view.columns, study.values, [best.place]))
+    return f"{text}; fastest{'' if best.fits else ' (none fits)'}: {show(best.time, 's')}{f' at {where}' if where else ''}"
 
 
 def _search_summary(results: Sequence[searches.SearchResult]) -> str:

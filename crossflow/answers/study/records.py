@@ -31,6 +31,9 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.names import cell
 
 POINTS, TABLE, RUN = "points.jsonl", "points.csv", "run.json"
+PARQUET = "points.parquet"  # instead of the points and their table where a run says so
+BLOCKS = "points.blocks"  # of which it is made, while the run goes on
+FORMATS = {"jsonl": POINTS, "parquet": PARQUET}
 SUMS = "points.sums"  # while a run goes on: length and digest of every block of points, a line each, as soon as it is on disk
 REORDERED = "=\n"  # in it, before sums of the points in another order
 BLOCK = 4096  # rows held in memory at once
@@ -96,10 +99,10 @@ def start(out: Path, run: Mapping[str, Any], resume: bool, beside: Collection[st
     ours = _ours(out, earlier or {}, beside)
     goes_on = resume and earlier is not None
     if earlier is None:
-        _refuse_strangers(out, (POINTS, SUMS, TABLE, *beside), f"without the record of its run ({RUN})")
+        _refuse_strangers(out, (*OWN, *beside), f"without the record of its run ({RUN})")
     elif goes_on:
         _same_study(out, earlier, run)
-    elif not earlier.get("finished") and (out / POINTS).exists():
+    elif not earlier.get("finished") and (out / written_by(earlier)).exists():
         raise CrossflowError(
             f"{out} holds an unfinished run of {earlier.get('name')}; continue it with --resume, or give another folder with --out"
         )
@@ -108,14 +111,64 @@ def start(out: Path, run: Mapping[str, Any], resume: bool, beside: Collection[st
     else:
         _refuse_strangers(out, [name for name in beside if name not in ours], f"and not of the run that {RUN} records")
     _refuse_changed(out, earlier or {}, (TABLE, *beside), points=not goes_on)
-    sums = _verified(out, earlier) if goes_on and earlier is not None else []
-    _remove(out, (*_strays(out, (POINTS, SUMS, TABLE, RUN, *beside)), *(() if goes_on else (POINTS, SUMS, TABLE, *ours))))
-    if goes_on:
-        PointsFile(path=out / POINTS).hold(sums)
-    files.write_text(out / RUN, json.dumps({**run, "finished": False}, indent=2) + "\n")
+    whole = goes_on and earlier is not None and joined(out, earlier)
+    sums = _verified(out, earlier) if goes_on and earlier is not None and not whole else []
+    _remove(out, (*_strays(out, (*OWN, RUN, *beside)), *(() if goes_on else (*OWN, *ours))))
+    if goes_on and not whole:
+        PointsFile(path=out / written_by(run)).hold(sums)
+    kept = {"sums": earlier["sums"]} if whole and earlier is not None else {}  # by which the joined file is known, should this be killed
+    files.write_text(out / RUN, json.dumps({**run, **kept, "finished": False}, indent=2) + "\n")
     if not goes_on:
-        PointsFile(path=out / POINTS).hold([])
+        PointsFile(path=out / written_by(run)).hold([])
     return goes_on
+
+
+OWN = (POINTS, PARQUET, BLOCKS, SUMS, TABLE)
+
+
+def format_of(out: Path, asked: str | None, *, resume: bool) -> str:
+    """The format of the points of a run: what is asked for, else that of the run that goes on; JSON lines for a new one.
+
+    Raises
+    ------
+    CrossflowError
+        Where a run goes on whose points have another one.
+    """
+    earlier = _read_run(out) if resume else None
+    held = None if earlier is None else str(earlier.get("format", "jsonl"))
+    if held is not None and held not in FORMATS:
+        raise CrossflowError(f"{out / RUN}: format: expected {' or '.join(FORMATS)}, got '{held}'; give another folder with --out")
+    if asked is not None and asked not in FORMATS:
+        raise CrossflowError(f"--format: expected {' or '.join(FORMATS)}, got '{asked}'")
+    if held is not None and asked not in (None, held):
+        raise CrossflowError(
+            f"{out} holds points as {held}, not as {asked}; leave --format out to go on, or give another folder with --out"
+        )
+    return asked or held or "jsonl"
+
+
+def held_in(run: Mapping[str, Any]) -> str:
+    """The file that holds the points of a finished run."""
+    return FORMATS[str(run.get("format", "jsonl"))]
+
+
+def written_by(run: Mapping[str, Any]) -> str:
+    """The file that a run writes its points to as they come."""
+    return BLOCKS if run.get("format") == "parquet" else POINTS
+
+
+def joined(out: Path, earlier: Mapping[str, Any]) -> bool:
+    """Whether a folder has no blocks to go on from, for their run has joined them; CrossflowError where the joined file is another one."""
+    if earlier.get("format") != "parquet" or (out / BLOCKS).exists() or not (out / PARQUET).exists():
+        return False
+    recorded = earlier.get("sums")
+    sums = list(map(str, recorded)) if isinstance(recorded, list) else []
+    same, bad = _as_written(out / PARQUET, sums)
+    if bad or not sums or sum(map(_length, same)) != (out / PARQUET).stat().st_size or len(same) != len(sums):
+        raise CrossflowError(
+            f"{out / PARQUET} is not as its run wrote it; delete it and continue with --resume, or start again in another folder with --out"
+        )
+    return True
 
 
 def unchanged(out: Path, run: Mapping[str, Any]) -> list[Path]:
@@ -127,16 +180,21 @@ def unchanged(out: Path, run: Mapping[str, Any]) -> list[Path]:
         As `start` does of a run that goes on.
     """
     earlier = _read_run(out)
-    if earlier is None or not earlier.get("finished") or not (out / POINTS).exists() or (out / SUMS).exists():
+    if earlier is None or not earlier.get("finished") or not (out / held_in(earlier)).exists() or (out / SUMS).exists():
         return []
     _same_study(out, earlier, run)
-    size = (out / POINTS).stat().st_size
-    whole = 0 < size == sum(map(_length, _verified(out, earlier)))  # a file that was emptied holds no blocks, all of them whole
     listed = earlier.get("files")
     names = list(listed) if isinstance(listed, dict) else []
-    if not whole or TABLE not in names or _ours(out, earlier, ()) != set(names):
+    if earlier.get("format") == "parquet":
+        _remove(out, [BLOCKS])  # of a run that was killed as it removed them
+        whole, first = joined(out, earlier), [PARQUET, RUN]
+    else:
+        size = (out / POINTS).stat().st_size
+        whole = 0 < size == sum(map(_length, _verified(out, earlier)))  # a file that was emptied holds no blocks, all of them whole
+        whole, first = whole and TABLE in names, [POINTS, TABLE, RUN]
+    if not whole or _ours(out, earlier, ()) != set(names):
         return []
-    return [out / name for name in (POINTS, TABLE, RUN, *(name for name in names if name != TABLE))]
+    return [out / name for name in (*first, *(name for name in names if name != TABLE))]
 
 
 def _read_run(out: Path) -> dict[str, Any] | None:
@@ -152,7 +210,7 @@ def _read_run(out: Path) -> dict[str, Any] | None:
 
 
 def _same_study(out: Path, earlier: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    for what in ("study", "version"):
+    for what in ("study", "version"):  # and the format, of which `format_of` asks
         if earlier.get(what) != run.get(what):
             raise CrossflowError(
                 f"{out} holds a run of a different {what} ({earlier.get(what)}, now {run.get(what)}); its points would not fit."
@@ -194,9 +252,10 @@ def _refuse_changed(out: Path, earlier: Mapping[str, Any], names: Iterable[str],
     listed, sums = earlier.get("files"), earlier.get("sums")
     digests = listed if isinstance(listed, dict) and earlier.get("finished") else {}
     changed = [name for name in names if digests.get(name) is not None and _digest(out, name) not in (None, digests[name])]
-    if digests and isinstance(sums, list) and all(map(_SUM.fullmatch, sums)) and (out / POINTS).exists():
-        longer = (out / POINTS).stat().st_size > sum(map(_length, sums))
-        changed += [POINTS] * (longer or (points and _as_written(out / POINTS, sums)[1] > 0))
+    held = held_in(earlier) if digests else POINTS
+    if digests and isinstance(sums, list) and all(map(_SUM.fullmatch, sums)) and (out / held).exists():
+        longer = (out / held).stat().st_size > sum(map(_length, sums))
+        changed += [held] * (longer or (points and _as_written(out / held, sums)[1] > 0))
     for name in changed:
         raise CrossflowError(f"{out / name} was changed after its run wrote it; move it away, or give another folder with --out")
 
@@ -226,13 +285,16 @@ def _remove(out: Path, names: Iterable[str]) -> None:
 
 
 def finish(out: Path, run: Mapping[str, Any], written: Sequence[Path] = ()) -> list[Path]:
-    """Write the points as CSV, and mark the run as finished, with digests of the files `written` beside and of parts of its points."""
-    write_csv(out / POINTS, out / TABLE)
-    digests = {name: _digest(out, name) for name in (TABLE, *(path.relative_to(out).as_posix() for path in written))}
-    record = {**run, "finished": True, "files": digests, "sums": list(_parts(out / POINTS))}
+    """Write points that are lines as CSV, and mark the run as finished, with sums of the files `written` beside and of its points."""
+    held = held_in(run)
+    tables = [TABLE] if held == POINTS else []
+    if tables:
+        write_csv(out / POINTS, out / TABLE)
+    digests = {name: _digest(out, name) for name in (*tables, *(path.relative_to(out).as_posix() for path in written))}
+    record = {**run, "finished": True, "files": digests, "sums": list(_parts(out / held))}
     files.write_text(out / RUN, json.dumps(record, indent=2) + "\n")
-    _remove(out, [SUMS])
-    return [out / POINTS, out / TABLE, out / RUN]
+    _remove(out, [SUMS, BLOCKS])
+    return [out / name for name in (held, *tables, RUN)]
 
 
 # ------------------------------------------------------------------------------------------ whether points are as they were written
@@ -261,7 +323,8 @@ def _verified(out: Path, earlier: Mapping[str, Any]) -> list[str]:
     The file of sums holds several lists where the points were put in another order, one of which is that of the file: the last, or where
     the run was killed meanwhile the one before.
     """
-    if not (out / POINTS).exists():
+    points = out / written_by(earlier)
+    if not points.exists():
         return []
     recorded = earlier.get("sums")
     found: list[list[str]] = [[]]
@@ -269,15 +332,18 @@ def _verified(out: Path, earlier: Mapping[str, Any]) -> list[str]:
         found = [text.split("\n")[:-1] for text in (out / SUMS).read_text(encoding="utf-8", errors="replace").split(REORDERED)]
     elif isinstance(recorded, list):
         found = [[str(entry) for entry in recorded]]
-    elif (out / POINTS).stat().st_size:
+    elif points.stat().st_size:
         raise CrossflowError(
             f"{out} has neither {SUMS} nor 'sums' in {RUN} to check its points by; start again in another folder with --out"
         )
-    seen = [_as_written(out / POINTS, sums) for sums in found]
+    seen = [_as_written(points, sums) for sums in found]
     if all(bad for _, bad in seen):
         raise CrossflowError(
-            f"{out / POINTS}:{seen[-1][1]}: the points from this line on are not as the run wrote them; delete them and continue with"
+            f"{points}:{seen[-1][1]}: the points from this line on are not as the run wrote them; delete them and continue with"
             " --resume, or start again in another folder with --out"
+            if points.name == POINTS
+            else f"{points}: its blocks are not as the run wrote them; delete it and continue with --resume, or start again in another"
+            " folder with --out"
         )
     return max((sums for sums, bad in seen if not bad), key=lambda sums: sum(map(_length, sums)))
 
@@ -432,9 +498,9 @@ class PointsFile:
             stream.truncate(sum(map(_length, sums)))
         files.write_text(self.sums, "".join(f"{entry}\n" for entry in sums))
 
-    def append(self, block: int, text: str) -> None:
+    def append(self, block: int, text: str | bytes) -> None:
         """Append a block and see it onto the disk."""
-        content = text.encode("utf-8")
+        content = text.encode("utf-8") if isinstance(text, str) else text
         with self._writing():
             with self.path.open("r+b") as stream:
                 offset = stream.seek(0, os.SEEK_END)

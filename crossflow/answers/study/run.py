@@ -11,9 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import orjson
 
 from crossflow.answers.score import Score, ranked_time
-from crossflow.answers.study import findings, records, searches, sweeps, tables
+from crossflow.answers.study import findings, parquet, records, searches, sweeps, tables
 from crossflow.answers.study.headlines import Hinges
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots import draw
@@ -52,19 +53,22 @@ class StudyResult(Guided):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """All rows, in order."""
-        return list(records.rows(self.out / records.POINTS))
+        return list(self.rows_from())
+
+    def rows_from(self, first: int = 0) -> Iterator[dict[str, Any]]:
+        """Rows in order, from one on, read as they are asked for."""
+        return _rows(self.out, first)
 
     @property
     def best(self) -> Mapping[str, Any] | None:
         """Row of the best design: of the first search that found one, or of the fastest point that fits; None where none fits."""
         if self.study.runs:
             return next((result.best.row for result in self.results if result.best.row is not None), None)
-        times = np.where(np.asarray(self.view.columns["feasible"], dtype=bool), tables.numbers(ranked_time(self.view.columns)), np.inf)
-        place = int(np.argmin(times))
-        return next(itertools.islice(records.rows(self.out / records.POINTS), place, None)) if np.isfinite(times[place]) else None
+        found = findings.fastest(self.view.columns)
+        return next(self.rows_from(found.place)) if found.fits else None
 
     def __len__(self) -> int:
-        return len(self.view.columns["feasible"])
+        return tables.length(self.view.columns)
 
     @property
     def notes(self) -> list[str]:
@@ -89,7 +93,7 @@ class StudyResult(Guided):
         """
         from crossflow.answers.study.hinges import hinges  # which few ask for
 
-        return hinges(self.study, records.rows(self.out / records.POINTS), report)
+        return hinges(self.study, self.rows_from(), report)
 
     def write_hinges(self, found: Hinges) -> Path:
         """Write what the answer hangs on beside the tables of the study."""
@@ -110,10 +114,15 @@ class StudyResult(Guided):
             return
         yield files.json_text(self._head).rstrip().removesuffix("}").rstrip() + ',\n  "points": ['
         between = "\n    "
-        for _, line in records.lines(self.out / records.POINTS):
+        for line in self._lines():
             yield f"{between}{line.decode().rstrip()}"
             between = ",\n    "
         yield "\n  ],\n" + files.json_text({**self._tail, **more}).removeprefix("{\n")
+
+    def _lines(self) -> Iterator[bytes]:
+        """Rows as JSON."""
+        path = _points(self.out)
+        return map(orjson.dumps, self.rows_from()) if path.name == records.PARQUET else (line for _, line in records.lines(path))
 
     @property
     def _plain(self) -> bool:
@@ -136,7 +145,8 @@ class StudyResult(Guided):
 
     def to_frame(self) -> Any:
         """Rows as a pandas DataFrame, which must be installed."""
-        return pandas().read_json(self.out / records.POINTS, lines=True)
+        path = _points(self.out)
+        return pandas().read_parquet(path) if path.name == records.PARQUET else pandas().read_json(path, lines=True)
 
     def to_pandas(self) -> Any:
         """The same as `to_frame`, by the name that other libraries give it."""
@@ -164,6 +174,7 @@ def run_study(
     yes: bool = False,
     progress: Reporter | None = None,
     hinged: bool = False,
+    format: str | None = None,  # noqa: A002 (the word of the command line)
 ) -> StudyResult:
     """Run a study and write its tables, plots and record.
 
@@ -178,6 +189,7 @@ def run_study(
     progress : called with the designs evaluated, those in all (None where that is not known), and the best so far; a design is a point,
         or one that is tried on the way to the division of a point's budgets.
     hinged : whether `StudyResult.hinges` is to follow: a study that cannot have a winner is refused before anything is computed.
+    format : of the points: ``jsonl``, or ``parquet`` for millions; that of the run that goes on where not given, else ``jsonl``.
 
     Raises
     ------
@@ -196,23 +208,61 @@ def run_study(
         _check_winner(study)
     folder = Path(out) if out is not None else Path("results") / file_name(study.spec.name)
     record = _run_record(study)
+    if (written := records.format_of(folder, format, resume=resume)) != "jsonl":
+        _check_parquet(study)
+        record["format"] = written
     with workers(jobs, dask) as hands, owning(folder):
         found = records.unchanged(folder, record) if resume else []
-        if folder / tables.COLUMNS in found and (columns := tables.load(folder / tables.COLUMNS)) is not None:
+        if (columns := _columns_of(study, folder, found)) is not None:
             return _as_found(study, folder, columns, found)
         if (folder / records.RUN).exists():
             (folder / HINGES).unlink(missing_ok=True)  # of points that may be others now
         records.start(folder, record, resume, findings.names(study))
+        return _run(study, folder, record, hands, progress)
+
+
+def _run(study: Study, folder: Path, record: dict[str, Any], hands: Workers, progress: Reporter | None) -> StudyResult:
+    """Evaluate what is left of a study in a folder that is ready for it, and write what was found."""
+    results: list[SearchResult] = []
+    if study.runs:
         table = tables.PointsTable(names=study.needed)
-        results = list(_searched(study, folder, table, hands, progress)) if study.runs else []
-        if not study.runs:
-            _swept(study, folder, table, hands, progress)
-        view = findings.view(study, table.columns(), results)
-        comparisons = findings.comparisons(study, view)
-        written = _written(study, folder, view, results, comparisons)
-        record["columns"] = findings.units(study, next(records.rows(folder / records.POINTS), {}))
-        written = [*records.finish(folder, record, written), *written]
+        results = list(_searched(study, folder, table, hands, progress))
+        columns: Mapping[str, Any] = table.columns()
+    else:
+        columns = _swept(study, folder, hands, progress, as_blocks="format" in record).columns()
+    view = findings.view(study, columns, results)
+    comparisons = findings.comparisons(study, view)
+    written = _written(study, folder, view, results, comparisons)
+    record["columns"] = findings.units(study, next(_rows(folder), {}))
+    written = [*records.finish(folder, record, written), *written]
     return StudyResult(study=study, view=view, results=results, comparisons=comparisons, out=folder, files=written)
+
+
+def _points(folder: Path) -> Path:
+    """The file of the points of a finished run."""
+    return folder / (records.PARQUET if (folder / records.PARQUET).exists() else records.POINTS)
+
+
+def _rows(folder: Path, first: int = 0) -> Iterator[dict[str, Any]]:
+    path = _points(folder)
+    return parquet.rows(path, first) if path.name == records.PARQUET else itertools.islice(records.rows(path), first, None)
+
+
+def _columns_of(study: Study, folder: Path, found: Sequence[Path]) -> Mapping[str, Any] | None:
+    """Columns of a finished study whose files are `found` as it wrote them; None where there are none."""
+    if folder / records.PARQUET in found:
+        return parquet.ParquetPoints(folder / records.PARQUET, study.needed)
+    return tables.load(folder / tables.COLUMNS) if folder / tables.COLUMNS in found else None
+
+
+def _check_parquet(study: Study) -> None:
+    """CrossflowError for a study whose points cannot be Parquet, before anything is computed."""
+    if study.runs:
+        raise CrossflowError("--format parquet is for the points of sweeps, and this study has searches; leave it out")
+    packages.check("pyarrow")
+
+
+Gathered = tables.PointsTable | parquet.JoinedTable  # where columns of all rows are: here, or on disk
 
 
 # What searchers are made of; another version of the first may ask for other designs, so that a record names it.
@@ -247,8 +297,10 @@ def _written(
     study: Study, folder: Path, view: View, results: Sequence[SearchResult], comparisons: Sequence[Mapping[str, Any]]
 ) -> list[Path]:
     """Write the files beside the points: their columns, what was found, plots."""
-    tables.save(folder / tables.COLUMNS, view.columns)
-    written = [folder / tables.COLUMNS]
+    written = []
+    if not isinstance(view.columns, parquet.ParquetPoints):  # which are columns on disk already
+        tables.save(folder / tables.COLUMNS, view.columns)
+        written = [folder / tables.COLUMNS]
     for name, text in findings.contents(view, results, comparisons, folder).items():
         files.write_text(folder / name, text)
         written.append(folder / name)
@@ -256,7 +308,8 @@ def _written(
         for plot in study.spec.plots if _draws(study) else ():
             written += draw(plot, view, folder)
     except Exception:
-        records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
+        if (folder / records.POINTS).exists():
+            records.write_csv(folder / records.POINTS, folder / records.TABLE)  # which a picture that fails shall not cost
         raise
     return written
 
@@ -304,17 +357,22 @@ def _search_record(run: PlannedSearch) -> dict[str, Any]:
     return {"search": run.name, "point": dict(run.point), **settings, **designs, **used}
 
 
-def _swept(study: Study, folder: Path, table: tables.PointsTable, hands: Workers, progress: Reporter | None) -> None:
-    """Evaluate every point of a sweep that is not on disk yet, and put all in order."""
+def _swept(study: Study, folder: Path, hands: Workers, progress: Reporter | None, *, as_blocks: bool) -> Gathered:
+    """Evaluate every point of a sweep that is not on disk yet, and put all in order; where their columns are."""
     bar = _Bar(study, progress)
+    table: Gathered = tables.PointsTable(names=study.needed)
+    if as_blocks:
+        table = parquet.JoinedTable(path=folder / records.PARQUET, names=study.needed)
+    if as_blocks and not (folder / records.BLOCKS).exists():
+        return table  # joined by a run that was finished
     parts = sweeps.tasks(
-        study.scenario, study.grid, study.sampling, study.redivision, study.spec.redivide, study.recorded, table.names, bar.seen
+        study.scenario, study.grid, study.sampling, study.redivision, study.spec.redivide, study.recorded, study.needed, bar.seen, as_blocks
     )
-    file = records.PointsFile(path=folder / records.POINTS)
+    file = records.PointsFile(path=folder / (records.BLOCKS if as_blocks else records.POINTS))
     done = sweeps.finished(file.path, parts)
     for number, place in done:
-        kept = file.read(place)
-        bar.rows(table.add_rows(number, kept), len(kept))
+        columns, count = table.kept(file, number, place)
+        bar.rows(columns, count)
     file.keep(done)
     bar.tell()
     for first, block in sweeps.run(parts, dict(done), hands, bar.seen):
@@ -322,7 +380,8 @@ def _swept(study: Study, folder: Path, table: tables.PointsTable, hands: Workers
         table.add(first, block.columns, block.count)
         bar.rows(block.columns, block.count)
         bar.tell()
-    file.put_in_order()
+    table.end(file)
+    return table
 
 
 class _Bar:

@@ -18,7 +18,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import absent
 from crossflow.answers.search.division import SPREAD, BudgetDivision, Seen
 from crossflow.answers.search.evolution import Evolved
-from crossflow.answers.study import records
+from crossflow.answers.study import parquet, records
 from crossflow.answers.study.spec import Redivide, StudyFile, Uncertainty, money, recorded
 from crossflow.answers.workers import Here, Processes, Workers
 from crossflow.base.arrays import Array
@@ -126,13 +126,14 @@ class SweepTask:
     division: Evolved | None  # of all swept points, where there are draws
     record: tuple[str, ...] | None
     needed: tuple[str, ...]
+    as_blocks: bool = False  # whether its rows become columns of a block, not lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowBlock:
-    """What became of a task: its rows as text, and the columns that tables and plots need."""
+    """What became of a task: its rows as text or as a block, and the columns that tables and plots need."""
 
-    text: str
+    text: str | bytes
     columns: Mapping[str, Sequence[Any]]
     count: int
 
@@ -146,6 +147,7 @@ def tasks(
     record: tuple[str, ...] | None,
     needed: tuple[str, ...],
     seen: Seen | None = None,
+    as_blocks: bool = False,
 ) -> list[SweepTask]:
     """The tasks of a sweep; where draws divide budgets anew, the swept points are divided first, for the draws to start from."""
     division = None
@@ -162,6 +164,7 @@ def tasks(
         "settings": settings,
         "record": record,
         "needed": needed,
+        "as_blocks": as_blocks,
     }
     return [SweepTask(first=first, end=end, redivision=redivision, division=division, **common) for first, end in layout.parts()]
 
@@ -187,7 +190,8 @@ def evaluated(part: SweepTask, seen: Seen | None = None) -> RowBlock:
     numbers = {records.in_si(path, score.units[path]): score.points[path] for path in part.grid.paths if path in score.units}
     table = {"id": np.arange(part.first, part.end), **named, **given, **kept, **numbers}
     shown = {**columns, **table}
-    return RowBlock(text=records.to_lines(table), columns={name: shown[name] for name in part.needed if name in shown}, count=count)
+    text = parquet.block_of(table) if part.as_blocks else records.to_lines(table)
+    return RowBlock(text=text, columns={name: shown[name] for name in part.needed if name in shown}, count=count)
 
 
 def _divided(part: SweepTask, given: Mapping[str, Sequence[Any]], count: int, seen: Seen | None) -> dict[str, Array]:
@@ -275,6 +279,8 @@ def run(parts: Sequence[SweepTask], done: Mapping[int, Any], workers: Workers, s
 def finished(path: Path, parts: Iterable[SweepTask]) -> list[tuple[int, tuple[int, int]]]:
     """Tasks whose rows are all in a file, by first row, each with the place of its rows, which stand together."""
     ends = {part.first: part.end for part in parts}
+    if path.name == records.BLOCKS:
+        return parquet.finished(path, ends)
     found: dict[int, tuple[int, int]] = {}
     first = start = following = -1
     for offset, line in records.lines(path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from crossflow.answers.study.records import texts
+from crossflow.answers.study.records import BLOCK, PointsFile, texts
 from crossflow.base import files
 from crossflow.base.arrays import Array
 
@@ -23,6 +23,23 @@ _NAMES = "names"  # of the columns, as JSON; column i is `i`, or `i.codes` in th
 def numbers(values: Sequence[Any]) -> Array:
     """Values as numbers, NaN for what is missing."""
     return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def length(columns: Mapping[str, Any]) -> int:
+    """How many rows columns have; those on disk are not read for it."""
+    own = getattr(columns, "count", None)
+    return int(own()) if own is not None else len(next(iter(columns.values()), ()))
+
+
+def in_blocks(columns: Mapping[str, Any], names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Some columns a block of rows at a time, so that of those on disk no more is held."""
+    listed = [name for name in names if name in columns]
+    own = getattr(columns, "blocks", None)
+    if own is not None:
+        yield from own(listed)
+        return
+    for first in range(0, length(columns), BLOCK):
+        yield {name: columns[name][first : first + BLOCK] for name in listed}
 
 
 def save(path: Path, columns: Mapping[str, Any]) -> None:
@@ -93,6 +110,15 @@ class PointsTable:
         columns = {name: [row.get(name) for row in rows] for name in self.names}
         self.add(block, columns, len(rows))
         return columns
+
+    def kept(self, file: PointsFile, number: int, place: tuple[int, int]) -> tuple[Mapping[str, Any], int]:
+        """Keep what is needed of a block that is on disk; these columns, and its rows."""
+        rows = file.read(place)
+        return self.add_rows(number, rows), len(rows)
+
+    def end(self, file: PointsFile) -> None:
+        """Put the blocks on disk in order."""
+        file.put_in_order()
 
     def __len__(self) -> int:
         return len(self._blocks)

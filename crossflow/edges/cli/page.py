@@ -6,10 +6,11 @@ import itertools
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -34,6 +35,7 @@ GAP, MARGIN, NARROW = 2, 4, 24  # between columns of a table, beside it, and of 
 LEFT_OUT = "left out, because the page is narrow: {}"
 _APART = 3  # columns between pieces that flow
 _BLOCK = 4096  # rows of a table that are laid out at once
+_SPOOL = 1 << 25  # characters of a table that are held while its widths are found; more wait in a temporary file
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _FULL, _EMPTY = "█", "·"
 _SHADES = ("█", "▓", "▒", "░", "▚", "▞", "◼", "◻")
@@ -256,17 +258,23 @@ def left_out(titles: Sequence[str], before: str) -> list[Text]:
 
 
 def write_rows(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table as `columns_of` has it, as plain lines of any length; of many rows only their text is held, column by column."""
-    rows, blocks = iter(rows), []
-    headers = list(map(visible, headers))
+    """Write a table as `columns_of` has it, as plain lines of any length; the text of many rows waits on disk, column by column."""
+    with tempfile.SpooledTemporaryFile(_SPOOL, "w+", encoding="utf-8", errors="surrogatepass", newline="\n") as blocks:
+        _write_rows(list(map(visible, headers)), iter(rows), blocks)
+
+
+def _write_rows(headers: list[str], rows: Iterator[Sequence[str]], blocks: IO[str]) -> None:
+    """Write a table, whose widths are known when all rows have gone by: `blocks` keeps them, a line for a column of some rows."""
     widths, right = [cell_len(title) for title in headers], [True] * len(headers)
     while block := list(itertools.islice(rows, _BLOCK)):
         columns = list(map(_visible, zip(*block, strict=True)))
         widths = [max(width, *map(len if _simple(column) else cell_len, column)) for width, column in zip(widths, columns, strict=True)]
         right = [numeric and all(map(_is_number, column)) for numeric, column in zip(right, columns, strict=True)]
-        blocks.append(["\0".join(column) for column in columns])
-    sides = [numeric and bool(blocks) for numeric in right]
-    for cells in itertools.chain([[[title] for title in headers]], ([column.split("\0") for column in block] for block in blocks)):
+        blocks.writelines("\0".join(column) + "\n" for column in columns)
+    sides = [numeric and blocks.tell() > 0 for numeric in right]
+    blocks.seek(0)
+    kept = iter(lambda: [line.removesuffix("\n").split("\0") for line in itertools.islice(blocks, len(headers))], [])
+    for cells in itertools.chain([[[title] for title in headers]], kept):
         lines = zip(*map(_padded, cells, widths, sides), strict=True)
         sys.stdout.write("".join(["  ".join(line).rstrip() + "\n" for line in lines]))
 

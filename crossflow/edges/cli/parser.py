@@ -235,6 +235,7 @@ _DROP = (
     "leave out a fitted number, such as execution.tiles.fill, network.parameters.launch or software.megatron-core.host.kernel, or replace "
     "it (NAME=VALUE), and show which rows move; without a name, list the numbers"
 )
+_FORMAT = "how to keep the points of a sweep: lines (the default), or one file of columns for millions of them; needs pyarrow"
 _LEAVE_OUT = (
     "chip, source or engine: predict each row without the numbers that were fitted to rows of its own chip, source or engine, and show "
     "both errors"
@@ -344,6 +345,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--jobs", type=_positive, default=1, metavar="N", help="processes to use, 1 where not given"),
         _argument("--dask", metavar="ADDRESS", help="scheduler of a Dask cluster to use, such as tcp://10.0.0.1:8786"),
         _argument("--resume", action="store_true", help="keep the points that an earlier run finished"),
+        _argument("--format", choices=("jsonl", "parquet"), help=_FORMAT),
         _argument("--hinges", action="store_true", help="then halve and double every constant of its generated devices, and tell who wins"),
         _argument("--yes", action="store_true", help="begin a study of more than 10,000,000 designs, or 1 GiB of memory, too"),
         _SETTINGS,

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             yes=arguments.yes,
             progress=report,
             hinged=arguments.hinges,
+            format=arguments.format,
         )
     found = None
     if arguments.hinges:
