@@ -24,7 +24,7 @@ EARLIER = Path(__file__).parent / "data" / "formats"
 @pytest.mark.parametrize("earlier", sorted(EARLIER.iterdir()), ids=lambda path: path.name)
 def test_studies_of_earlier_versions_are_shown_with_their_age(earlier):
     record = read_record(earlier)
-    assert record["format"] == FILE_FORMATS["study"].version
+    assert record["schema"] == FILE_FORMATS["study"].version
     shown = StudyPage(folder=earlier, source=None)
     page = shown.start()
     assert page["rows"] == 4
@@ -36,7 +36,7 @@ def test_studies_of_earlier_versions_are_shown_with_their_age(earlier):
 def test_a_study_of_a_later_version_is_refused_with_the_cure(tmp_path):
     shutil.copytree(EARLIER / "0.17", tmp_path / "later")
     record = json.loads((tmp_path / "later" / "run.json").read_text(encoding="utf-8"))
-    (tmp_path / "later" / "run.json").write_text(json.dumps({**record, "format": 9}), encoding="utf-8")
+    (tmp_path / "later" / "run.json").write_text(json.dumps({**record, "schema": 9}), encoding="utf-8")
     with pytest.raises(
         CrossflowError, match="its format is 9, of a later crossflow, and this one reads 0 to 1; install a newer crossflow, or"
     ):
@@ -54,12 +54,12 @@ def test_a_program_of_a_later_version_is_refused_at_its_place(tmp_path):
 
 
 def test_migrations_run_one_after_the_other_from_the_file_s_own_version(monkeypatch):
-    steps = {0: lambda data: {"a": data["b"], "format": 1}, 1: lambda data: {**data, "a": 2 * data["a"], "format": 2}}
+    steps = {0: lambda data: {"a": data["b"], "schema": 1}, 1: lambda data: {**data, "a": 2 * data["a"], "schema": 2}}
     three = FileFormat(version=2, migrations=steps, again="write it again")
     monkeypatch.setattr(versions, "FILE_FORMATS", {"three": three})
-    assert migrated("three", {"b": 4}, "here", found=0) == {"a": 8, "format": 2}
-    assert migrated("three", {"a": 4, "format": 1}, "here") == {"a": 8, "format": 2}
-    assert migrated("three", {"a": 4, "format": 2}, "here") == {"a": 4, "format": 2}
+    assert migrated("three", {"b": 4}, "here", found=0) == {"a": 8, "schema": 2}
+    assert migrated("three", {"a": 4, "schema": 1}, "here") == {"a": 8, "schema": 2}
+    assert migrated("three", {"a": 4, "schema": 2}, "here") == {"a": 4, "schema": 2}
     monkeypatch.setattr(versions, "FILE_FORMATS", {"three": FileFormat(version=2, migrations={1: steps[1]}, again="write it again")})
     with pytest.raises(CrossflowError, match="here: its format is 0, of an earlier crossflow, and this one reads 1 to 2; write it again"):
         migrated("three", {"b": 4}, "here", found=0)
@@ -91,4 +91,4 @@ def test_a_key_that_was_renamed_says_its_new_name():
 
 def test_output_says_its_format():
     made = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
-    assert crossflow.predict(made).to_dict()["provenance"]["format"] == FILE_FORMATS["output"].version
+    assert crossflow.predict(made).to_dict()["provenance"]["schema"] == FILE_FORMATS["output"].version

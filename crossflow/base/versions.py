@@ -12,7 +12,7 @@ from typing import Any
 
 from crossflow.base.errors import CrossflowError, shortened
 
-KEY = "format"  # of the number, in files that say `version` for that of crossflow
+KEY = "schema"  # of the number, in files that say `version` for that of crossflow
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -51,7 +51,7 @@ def number(kind: str) -> dict[str, int]:
     """The entry of a file that says the version of its format.
 
     >>> number("study"), number("program")
-    ({'format': 1}, {'version': 1})
+    ({'schema': 1}, {'version': 1})
     """
     one = FILE_FORMATS[kind]
     return {one.key: one.version}
