@@ -13,7 +13,7 @@ from crossflow.evidence.torch import record
 from crossflow.program import write_program
 from crossflow.program.kernels import Attention, Pass, Product, Scan
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 256,
          "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
@@ -180,3 +180,16 @@ def test_a_selective_scan_is_one_pass_however_long_the_sample(tmp_path):
     for moved, work in (((5, 2), 7), ((9, 4), 19)):
         scan = Pass(moved=2.0 * (moved[0] * data + moved[1] * keys), flops=work * 8.0 * data)
         assert sum(short.kernels[i] == scan for op in short.ops for i in op.kernels) == 2
+
+
+@pytest.mark.parametrize("named", ["AutoModelForCausalLM", "pipeline", 3, "LlamaForCausalLM"])
+def test_a_configuration_names_models_of_transformers_and_no_other_code(tmp_path, monkeypatch, named):
+    (tmp_path / "canary.py").write_text("raise AssertionError('this is code of the file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    code = {"AutoConfig": "canary.Config", "AutoModelForCausalLM": "canary.Model"}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "architectures": [named], "auto_map": code, **sizes}))
+    config, kind = importlib.import_module("crossflow.evidence.torch.huggingface")._config(path)
+    assert not hasattr(config, "auto_map")
+    assert kind is transformers.LlamaForCausalLM

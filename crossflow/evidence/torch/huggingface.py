@@ -55,6 +55,7 @@ def _config(file: Path) -> tuple[Any, Any]:
         raise CrossflowError(f"{file}: {next(iter(str(error).splitlines()), 'cannot be read')}") from None
     if not isinstance(plain, dict):
         raise CrossflowError(f"{file}: expected a mapping, the configuration of a model")
+    plain.pop("auto_map", None)  # which names code of the file's maker
     kind = plain.pop("model_type", None)
     if kind is None:
         raise CrossflowError(f"{file}: the key 'model_type' is missing, by which transformers knows a model")
@@ -65,9 +66,10 @@ def _config(file: Path) -> tuple[Any, Any]:
         found = transformers.AutoConfig.for_model(kind, **plain)
     except Exception as error:
         raise raised(error, str(file)) from error
-    for name in found.architectures or ():
-        if hasattr(transformers, name):
-            return found, getattr(transformers, name)
+    for name in found.architectures or ():  # a model of transformers, and nothing else that it has by such a name
+        named = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            return found, named
     from transformers.models.auto import modeling_auto
 
     for mapping in ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", ""):
