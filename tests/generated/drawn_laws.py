@@ -1,7 +1,7 @@
 """Laws that every accepted scenario obeys. Each takes a `Case` and says by an assertion what does not hold.
 
-`TOLD` says in which ways a question may be asked without another answer, `MOVED` what a better part, a larger model or more failures
-may do. What a law leaves out stands where it does so, with the reason.
+`TOLD` says in which ways a question may be asked without another answer, `MOVED` what a larger model or more failures may do; better
+parts are in `physics`. What a law leaves out stands where it does so, with the reason.
 """
 
 import contextlib
@@ -244,7 +244,7 @@ def _numbers(scenario: Scenario) -> list[Parameter]:
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ what better parts may do
+# ------------------------------------------------------------------------------------------ what failures and larger models may do
 
 
 def more_failures(case: Case) -> None:
