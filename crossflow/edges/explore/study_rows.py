@@ -72,6 +72,11 @@ def read_record(folder: Path) -> dict[str, Any]:
             f"{folder / RUN}: the study was run by crossflow {found.get('version')}, and this is {__version__}, whose figures may mean "
             "something else; run the study again, or look at it with that version"
         )
+    if found.get("format", "jsonl") != "jsonl":
+        raise CrossflowError(
+            f"{folder}: the page shows points as lines, and these are {found['format']}; run the study with --format jsonl into another"
+            " folder"
+        )
     if not (folder / POINTS).is_file():
         also = f" ({TABLE} alone cannot be shown)" if (folder / TABLE).is_file() else ""
         raise CrossflowError(f"{folder / POINTS} is missing{also}; run the study again")
