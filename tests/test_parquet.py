@@ -15,6 +15,7 @@ from crossflow.__main__ import main
 from crossflow.answers.study import parquet, records, sweeps
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.study_rows import read_record
 
 pyarrow = pytest.importorskip("pyarrow")
 STUDY = {
@@ -188,6 +189,14 @@ def test_another_format_in_a_folder_of_the_same_study_replaces_its_files(tmp_pat
         run_study(STUDY, out=tmp_path, format=form)
         assert [path.name for path in sorted(tmp_path.glob("points.*"))][-1] == ("points.npz" if form == "jsonl" else points)
         assert len({"points.jsonl", "points.parquet"} & {path.name for path in tmp_path.iterdir()}) == 1
+
+
+def test_the_page_says_that_it_shows_lines(columns):
+    with pytest.raises(CrossflowError) as told:
+        read_record(columns.out)
+    assert str(told.value) == (
+        f"{columns.out}: the page shows points as lines, and these are parquet; run the study with --format jsonl into another folder"
+    )
 
 
 def test_searches_are_refused(tmp_path, exactly):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pkgutil
 import re
 import signal
 import struct
@@ -11,7 +12,10 @@ import time
 import pytest
 from tasks import always_deadly, deadly, slowly, square
 
+from crossflow import __version__
 from crossflow.answers import workers as hands
+from crossflow.answers.study import sweeps
+from crossflow.answers.study.run import run_study
 from crossflow.answers.workers import in_order, workers
 from crossflow.base.errors import CrossflowError
 
@@ -125,6 +129,74 @@ def test_a_scheduler_that_goes_away_ends_with_an_error(monkeypatch):
             list(results)
         with pytest.raises(CrossflowError, match=r"^lost the scheduler at tcp://.*; finished points are kept, continue with --resume$"):
             list(cluster_workers.completed(slowly, range(3)))  # the next search of the study
+
+
+def asked(answers):
+    """A client whose workers answer so."""
+
+    class Client:
+        def run(self, function, *given, on_error):
+            assert (function, given, on_error) == (pkgutil.resolve_name, ("crossflow:__version__",), "return")
+            return answers
+
+    return Client()
+
+
+def test_workers_of_another_version_are_refused_in_one_sentence():
+    with pytest.raises(CrossflowError) as told:
+        hands._check_versions(asked({"tcp://b:1": "0.0.1", "tcp://a:1": __version__}), "tcp://s:1")
+    assert str(told.value) == (
+        f"--dask tcp://s:1: the worker tcp://b:1 has crossflow 0.0.1, and this is {__version__}, whose figures may be others; install the"
+        " same on all"
+    )
+    with pytest.raises(CrossflowError, match=rf"^--dask x: the worker a has no crossflow; install {re.escape(__version__)} there$"):
+        hands._check_versions(asked({"a": ModuleNotFoundError("crossflow")}), "x")
+    hands._check_versions(asked({"a": __version__, "b": OSError("lost meanwhile")}), "x")
+
+
+def test_a_worker_that_joins_with_another_version_does_no_task():
+    assert hands._alike(__version__, square, 3) == 9
+    with pytest.raises(CrossflowError, match=r"^a worker that joined has crossflow .*, and the study that of 0\.0\.1; install"):
+        hands._alike("0.0.1", square, 3)
+
+
+STUDY = {
+    "name": "many",
+    "scenario": {"system": {"template": "v100"}, "workload": {"model": "gemm", "m": 1024, "n": 1024, "k": 1024, "dtype": "fp16"}},
+    "sweep": {"system.budgets.power": {"from": "150 W", "to": "400 W", "count": 40}},
+    "plots": [],
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_study_on_a_cluster_that_loses_a_worker_is_that_of_one_process(tmp_path, monkeypatch):
+    """Workers that are killed in the middle, and slow ones, change no byte."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(sweeps, "TASK", 4)
+    with cluster(2) as made:
+        killed = []
+
+        def kill(done, total, best):
+            if done >= 6 and not killed:
+                killed.append(next(iter(made.workers.values())).pid)
+                os.kill(killed[0], signal.SIGKILL)
+
+        run_study(STUDY, out=tmp_path / "here", format="parquet")
+        run_study(STUDY, out=tmp_path / "there", format="parquet", dask=made.scheduler_address, progress=kill)
+        assert killed
+    here, there = ({path.name: path.read_bytes() for path in (tmp_path / place).iterdir()} for place in ("here", "there"))
+    assert here == there
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_cluster_of_another_version_is_refused_before_a_point_is_run(tmp_path, monkeypatch):
+    with cluster(1) as made:
+        monkeypatch.setattr(hands, "__version__", "0.0.1")
+        with pytest.raises(CrossflowError, match=r"the worker tcp://.* has crossflow .*install the same on all$"):
+            run_study(STUDY, out=tmp_path / "out", dask=made.scheduler_address)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

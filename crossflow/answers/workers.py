@@ -8,7 +8,9 @@ finished points are on disk by then.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import pkgutil
 import re
 import socket
 import time
@@ -18,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from crossflow import __version__
 from crossflow.base.errors import CrossflowError
 from crossflow.base.platforms import MASKS, MOST_PROCESSES
 from crossflow.base.signals import end_with_parent, undisturbed
@@ -27,6 +30,8 @@ Made = TypeVar("Made")
 LOSSES = 3  # times in a row that workers may die before a task is given up
 PULSE = 5.0  # how often a pool is looked at from which nothing comes [s]
 PATIENCE = 20.0  # how long a cluster may be out of reach [s]
+VERSION = "crossflow:__version__"
+UNLIKE = "{} has crossflow {}, and this is " + f"{__version__}, whose figures may be others; install the same on all"
 KEPT = "finished points are kept, continue with --resume"
 
 
@@ -207,6 +212,7 @@ def _cluster(address: str) -> Iterator[Cluster]:
     except (OSError, ValueError, TypeError) as error:
         raise CrossflowError(f"--dask {address}: no scheduler answers there ({str(error).splitlines()[0]})") from None
     try:
+        _check_versions(client, address)
         yield Cluster(client=client, address=address)
     finally:
         before = logging.root.manager.disable
@@ -214,6 +220,25 @@ def _cluster(address: str) -> Iterator[Cluster]:
         with contextlib.suppress(Exception):
             client.close(timeout=2)
         logging.disable(before)
+
+
+def _check_versions(client: Any, address: str) -> None:
+    """CrossflowError for workers of another crossflow, whose figures may be others, before any task is sent.
+
+    They are asked by a function of the standard library, which every one of them has. One that is lost meanwhile is the scheduler's care.
+    """
+    for worker, found in sorted(client.run(pkgutil.resolve_name, VERSION, on_error="return").items()):
+        if isinstance(found, ImportError):
+            raise CrossflowError(f"--dask {address}: the worker {worker} has no crossflow; install {__version__} there")
+        if isinstance(found, str) and found != __version__:
+            raise CrossflowError(UNLIKE.format(f"--dask {address}: the worker {worker}", found))
+
+
+def _alike(version: str, function: Callable[[Given], Made], task: Given) -> Made:
+    """A task on a worker that may have joined since the others were asked."""
+    if version != __version__:
+        raise CrossflowError(f"a worker that joined has crossflow {__version__}, and the study that of {version}; install the same on all")
+    return function(task)
 
 
 def _check_address(address: str) -> None:
@@ -243,7 +268,8 @@ class Cluster:
         reached = time.monotonic()
         try:
             pool = self.client.get_executor(pure=False)
-            flight = Flight(function=function, waiting=enumerate(tasks), window=max(4 * len(self.client.nthreads()), 8))
+            alike, most = functools.partial(_alike, __version__, function), max(4 * len(self.client.nthreads()), 8)
+            flight = Flight(function=alike, waiting=enumerate(tasks), window=most)
             while flight.launch(pool):
                 yield from flight.land(timeout=1.0)
                 reached = time.monotonic() if self.client.status == "running" else reached

@@ -67,6 +67,11 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not (isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("finished"), bool)):
         raise CrossflowError(f"{folder / RUN} is not the record of a study; {AGAIN}")
     found = versions.migrated("study", found, str(folder / RUN), found=0)
+    if found.get("format", "jsonl") != "jsonl":
+        raise CrossflowError(
+            f"{folder}: the page shows points as lines, and these are {found['format']}; run the study with --format jsonl into another"
+            " folder"
+        )
     if not (folder / POINTS).is_file():
         also = f" ({TABLE} alone cannot be shown)" if (folder / TABLE).is_file() else ""
         raise CrossflowError(f"{folder / POINTS} is missing{also}; run the study again")
