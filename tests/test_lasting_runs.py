@@ -10,7 +10,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.scenario import RunLength
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, ReliabilitySpec, RestartSpec, rates
+from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, ReliabilitySpec, RestartSpec, _assumed, rates
 
 MODEL = {"model": "transformer", "layers": 8, "hidden": 4096, "heads": 32, "ffn": 16384, "vocabulary": 32000, "sequence": 2048,
          "global_batch": 4096}  # fmt: skip
@@ -155,3 +155,11 @@ def test_uncertain_rates_give_an_interval_and_better_ones_never_a_longer_run():
     wide = crossflow.predict(changed("run.failures.node", {**CAUSES["node"], "low": "0.01 1/day", "high": "0.03 1/day"})).run
     assert wide["goodput_low"] < wide["goodput"] == found["goodput"] == found["goodput_low"] < wide["goodput_high"]
     assert wide["time_low_s"] < wide["time_s"] < wide["time_high_s"]
+
+
+def test_only_what_is_assumed_is_told_as_assumed():
+    """Numbers of all causes once each, others by their path; what was measured is not told."""
+    assumed, measured = ({"value": "3 min", "source": "a source", "status": status} for status in ("assumed", "measured"))
+    causes = {"gpu": {"repair": assumed, "detection": measured}, "host": {"repair": assumed}}
+    found = _assumed({"restart": {"schedule": assumed, "warm_up": measured}, "causes": causes})
+    assert list(found) == ["restart.schedule", "repair of causes"]

@@ -629,6 +629,8 @@ tests["colours of rows"] = (page) => {
   equal([names.colours[2], new Set(names.colours).size], [page.start.colours.compute, 4]);
   const constant = of("k", false);
   equal([constant[1], constant[0].colours, page.colouring(undefined).colours], [[0, 0, 0, 0, 0], [page.start.series[0]], [page.start.series[0]]]);
+  page.extend({ rows: 1, columns: {} }); // a row without a name has the colour of the first
+  equal([page.colouring(page.column("t")).of(5), page.colouring(page.column("x")).of(5)], [0, 0]);
   put(page, { t: [Array.from({ length: 15 }, (_, i) => `n${i}`)], l: [Array.from({ length: 15 }, (_, i) => i + 1)] });
   const many = page.colouring(page.column("t"));
   equal([many.legend.length, many.left, many.colours.length], [12, 3, 15]);
