@@ -9,9 +9,8 @@ import yaml
 import crossflow
 from crossflow.answers import bands
 from crossflow.answers.bands import Likeness
-from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, LINKS, UNMEASURED, likeness, trust
+from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, UNMEASURED, likeness, trust
 from crossflow.answers.study.run import run_study
-from crossflow.base import files
 from crossflow.evidence.validation import comparison
 from crossflow.evidence.validation.bands import JudgedRow, band, coverage, left_out, lines, pairs
 from crossflow.evidence.validation.hindcast_files import DatedWorkload, alone
@@ -366,37 +365,3 @@ def test_larger_scale_up_domains_than_those_of_measured_runs_are_extrapolated(sy
 
 def test_chips_were_predicted_blind_in_nodes_of_eight():
     assert alone(DatedWorkload.model_fields["devices"].default)["devices_per_node"] == BLIND_DOMAIN
-
-
-def test_links_far_from_measured_ones_are_extrapolated():
-    plain = {
-        "system": {"template": "dgx-h100", "devices": 16},
-        "workload": {"model": "llama3-8b", "global_batch": 32},
-        "strategy": "tp8-dp2",
-    }
-    made = crossflow.from_dict(plain)
-    assert crossflow.predict(made).trust.level in ("measured", "interpolated")
-    for path, value, said in (
-        ("inter.latency", "5 s", "a latency between nodes of 5 s is far from those of measured systems, 500 ns to 3 us"),
-        ("intra.bandwidth", "4 TB/s", "a bandwidth in a node of 4 TB/s is far from those of measured systems, 16 GB/s to 900 GB/s"),
-        ("inter.bandwidth", "100 MB/s", "a bandwidth between nodes of 100 MB/s is far"),
-    ):
-        found = crossflow.predict(made.replace({f"system.network.{path}": value})).trust
-        assert found.level == "extrapolated"
-        assert said in found.reason
-    score = crossflow.sweep(made, {"system.network.inter.bandwidth": ["25 GB/s", "50 GB/s", "9 TB/s"]})
-    assert [bands.LEVELS[level] for level in score.trust][2] == "extrapolated"
-    assert score.trust[0] == score.trust[1] > score.trust[2]
-
-
-def test_links_of_measured_systems_are_those_of_what_is_shipped():
-    found = {key: [] for key in LINKS}
-    for name in files.catalogue("templates", "systems"):
-        dtype = "bf16" if name.startswith("tpu") else "fp16"
-        workload = {"model": "gpt2-345m", "task": "forward", "dtype": dtype}
-        made = crossflow.from_dict({"system": {"template": name, "devices": 1}, "workload": workload, "strategy": "tp1"})
-        device = made.architecture
-        for level, figure in found:
-            if (port := getattr(device, level)) is not None and (value := float(getattr(port, figure)[0])) > 0:
-                found[level, figure].append(value)
-    assert {key: pytest.approx((min(values), max(values))) for key, values in found.items()} == dict(LINKS)

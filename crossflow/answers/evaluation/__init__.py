@@ -14,11 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.bands import LEVELS
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, fleets_of, score_of
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
-from crossflow.answers.evaluation.likeness import AROUND, bands, far_links
+from crossflow.answers.evaluation.likeness import AROUND, bands
 from crossflow.answers.evaluation.members import Members, together
 from crossflow.answers.points import (
     Points,
@@ -308,7 +307,6 @@ def _batch(
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
     band, levels = bands(scenario, score.devices, members, changed)
-    levels = np.where(far_links(device), np.minimum(levels, LEVELS.index("extrapolated")), levels)
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:
         return score

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,6 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
 from crossflow.base.stages import stage
-from crossflow.base.units import show
-from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import CLOS
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
@@ -81,14 +79,6 @@ OF_GENERATED = "the device is generated"
 OF_SHARED = "no step on a shared network was measured"
 # Devices of the largest switched domain of measured runs (GB200 NVL72), and of those in which chips were predicted blind.
 DOMAIN, BLIND_DOMAIN = 72, 8
-# Least and most of links of the systems that are shipped, which are those of measured runs and their makers' others
-# (tests/test_bands.py), and how far beyond them links may be before errors of measured ones say little of them. [B/s], [s], [1]
-LINKS: Mapping[tuple[str, str], tuple[float, float]] = {
-    ("intra", "bandwidth"): (16e9, 900e9), ("inter", "bandwidth"): (0.390625e9, 225e9),
-    ("intra", "latency"): (0.5e-6, 3e-6), ("inter", "latency"): (0.5e-6, 3e-6),
-}  # fmt: skip
-BEYOND = 2.0
-PLACES = {"intra": "in a node", "inter": "between nodes"}
 LATENTS = "latents"  # what `measured` of a device's template calls services whose heads attend to latents in the cache
 ARRIVING = "queues and tails were never compared with a measurement"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
@@ -242,31 +232,7 @@ def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
     of_device = (_maker(scenario), _latents(scenario)) if own else ()
-    links = next(_far_links(scenario.architecture), "")
-    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), links, shared, *of_device)))
-
-
-def far_links(device: Architecture) -> Mask:
-    """Whether a device's links lie far beyond those of measured systems, shape (n,) or (1,)."""
-    return functools.reduce(np.logical_or, (far for *_, far in _links(device)), np.zeros(1, dtype=bool))
-
-
-def _links(device: Architecture) -> Iterator[tuple[str, str, Array, Mask]]:
-    """Level, figure and values of a device's links, and which of these lie far beyond those of measured systems."""
-    for (level, figure), (least, most) in LINKS.items():
-        port = getattr(device, level)
-        if port is not None:
-            values = getattr(port, figure)
-            yield level, figure, values, (values < least / BEYOND) | (values > most * BEYOND)
-
-
-def _far_links(device: Architecture) -> Iterator[str]:
-    """What is to say of links far beyond those of measured systems."""
-    for level, figure, values, far in _links(device):
-        if far.any():
-            unit = "B/s" if figure == "bandwidth" else "s"
-            least, most = (show(end, unit) for end in LINKS[level, figure])
-            yield f"a {figure} {PLACES[level]} of {show(values[far][0], unit)} is far from those of measured systems, {least} to {most}"
+    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared, *of_device)))
 
 
 def _maker(scenario: Scenario) -> str:
