@@ -19,7 +19,7 @@ from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.spec import MODELS
 
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 # What flags of Megatron-LM, vLLM, torchtitan, DeepSpeed and launchers, or benchmarks of services, call the same setting.
 SAME: Mapping[str, str] = {
     "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
@@ -72,12 +72,12 @@ def plain_names(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def with_other_names(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+def with_other_names(call: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
     """A function whose own parameters have the names of other tools too: ``plan(scenario, topk=3)`` is ``plan(scenario, top=3)``."""
     own = [name for name in inspect.signature(call).parameters if name != "named"]
 
     @functools.wraps(call)
-    def renamed(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
+    def renamed(*given: Arguments.args, **named: Arguments.kwargs) -> Returned:
         for key in [key for key in named if key not in own and SAME.get(key) in own]:
             if SAME[key] in named:
                 raise TypeError(f"{call.__name__}() was given '{SAME[key]}' twice, once as '{key}'; give one of them")
