@@ -138,13 +138,26 @@ _PUBLIC = {
     "calibrate": "evidence.calibration.calibrate",
 }
 
+# What people call some of them: the same functions.
+_SAME = {
+    "load_scenario": "load",
+    "from_yaml": "load",
+    "list_models": "models",
+    "list_systems": "systems",
+    "minimize": "optimise",
+    "estimate": "predict",
+    "pareto": "front",
+    "pareto_front": "front",
+    "monte_carlo": "uncertainty",
+}
+
 # What people call some of them, for errors alone.
 _CALLED = {
-    "load_model": "show", "model": "show", "system": "show", "load_scenario": "load", "read": "load", "open": "load", "from_yaml": "load",
-    "list": "models", "list_models": "models", "presets": "models", "hardware": "systems", "gpus": "systems", "devices": "systems",
-    "minimize": "optimise", "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
-    "estimate": "predict", "simulate_step": "predict", "evaluate_point": "predict", "pareto": "front", "pareto_front": "front",
-    "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "monte_carlo": "uncertainty", "sensitivity": "explain",
+    "load_model": "show", "model": "show", "system": "show", "read": "load", "open": "load",
+    "list": "models", "presets": "models", "hardware": "systems", "gpus": "systems", "devices": "systems",
+    "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
+    "simulate_step": "predict", "evaluate_point": "predict",
+    "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "sensitivity": "explain",
     "replay": "serve", "serving": "serve", "train": "predict", "training": "predict",
 }  # fmt: skip
 
@@ -164,6 +177,7 @@ _moved.install()
 
 
 def __getattr__(name: str) -> Any:
+    name = _SAME.get(name, name)
     if name not in _PUBLIC:
         raise AttributeError(_missing(name))
     module, _, other = _PUBLIC[name].partition(":")

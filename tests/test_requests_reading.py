@@ -120,6 +120,14 @@ def test_the_format_that_needs_most_of_the_columns_wins():
     assert all(recognised(one.needs.values()) is not None for one in FORMATS)
 
 
+def test_the_unit_of_times_without_blocks_is_asked_for(trace):
+    text = "timestamp,input_length,output_length\n0.5,100,10\n2.0,200,20\n"
+    with pytest.raises(SpecError, match=r"the unit of 'timestamp' is not known; give requests.time_unit: s, ms, us or ns"):
+        trace(text)
+    assert trace(text, time_unit="s").arrival[-1] - trace(text, time_unit="s").arrival[0] == 1.5
+    assert trace(text, time_unit="ms").arrival[-1] - trace(text, time_unit="ms").arrival[0] == 1.5e-3
+
+
 def test_parquet_is_read_through_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")

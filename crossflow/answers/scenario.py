@@ -393,28 +393,30 @@ class Scenario(PlainData, metaclass=_Opened):
         """The launch file of its strategy: `crossflow.export`."""
         return public("export")(self, kind)  # type: ignore[no-any-return]
 
-    def predict(self) -> Prediction:
+    def predict(self, **named: Any) -> Prediction:
         """What is predicted of it: `crossflow.predict`."""
-        return public("predict")(self)  # type: ignore[no-any-return]
+        return public("predict")(self, **named)  # type: ignore[no-any-return]
 
-    def plan(self) -> Plans:
-        """Its best strategies: `crossflow.plan`, which takes further arguments."""
-        return public("plan")(self)  # type: ignore[no-any-return]
+    def plan(self, **named: Any) -> Plans:
+        """Its best strategies: `crossflow.plan`, with its further arguments."""
+        return public("plan")(self, **named)  # type: ignore[no-any-return]
 
-    def explain(self) -> Explanation:
-        """What limits it: `crossflow.explain`, which takes further arguments."""
-        return public("explain")(self)  # type: ignore[no-any-return]
+    def explain(self, **named: Any) -> Explanation:
+        """What limits it: `crossflow.explain`, with its further arguments."""
+        return public("explain")(self, **named)  # type: ignore[no-any-return]
 
-    def timeline(self) -> Timeline:
+    def timeline(self, **named: Any) -> Timeline:
         """What every device does and when: `crossflow.engine.timeline`."""
-        return public("timeline")(self)  # type: ignore[no-any-return]
+        return public("timeline")(self, **named)  # type: ignore[no-any-return]
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario's own data, as it would be written to a file."""
         return dict(self.document.data)
 
-    def to_yaml(self) -> str:
-        """The scenario's own data as the text of a file."""
+    def to_yaml(self, path: str | Path | None = None) -> str:
+        """The scenario's own data as the text of a file, which is written as `save` does where a path is given."""
+        if path is not None:
+            self.save(path)
         return files.yaml_text(self.to_dict())
 
     def save(self, path: str | Path) -> Path:

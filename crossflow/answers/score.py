@@ -6,6 +6,7 @@ import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -460,9 +461,12 @@ class Score(PlainData, Tabular):
         """Plain data: every column as a list."""
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in self.columns().items()}
 
-    def to_json(self) -> str:
+    def to_json(self, path: str | Path | None = None) -> str:
         """The data of `to_dict` as JSON, which has no infinity: null stands for a value that no design reaches."""
-        return files.json_text({name: [plain(value) for value in values] for name, values in self.to_dict().items()})
+        text = files.json_text({name: [plain(value) for value in values] for name, values in self.to_dict().items()})
+        if path is not None:
+            files.write_text(Path(path), text)
+        return text
 
     def to_frame(self) -> Any:
         """Table as a pandas DataFrame, which must be installed: the values of the points, then every column, in SI units.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,32 +14,55 @@ import numpy as np
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.base.packages import pandas
+from crossflow.base.packages import pandas, there
 from crossflow.base.units import show
 
+# What other tools call the same figure or method, in the same unit: these names work. What is only nearly the same stands in CALLED.
+SAME: Mapping[str, str] = {
+    "tokens_per_second_per_gpu": "tokens_per_second_per_device", "tokens_per_gpu": "tokens_per_second_per_device",
+    "tokens_per_s": "tokens_per_second", "tokens_per_sec": "tokens_per_second", "samples_per_s": "samples_per_second",
+    "samples_per_sec": "samples_per_second", "rps": "requests_per_second", "to_chrome": "to_perfetto", "to_trace": "to_perfetto",
+    "iteration_time": "step_time", "num_devices": "devices", "gpus": "devices", "num_gpus": "devices", "is_feasible": "feasible",
+    "to_df": "to_frame", "to_dataframe": "to_frame", "as_dict": "to_dict", "asdict": "to_dict", "confidence": "trust",
+    "copy": "replace", "with_": "replace", "override": "replace", "update": "replace", "evolve": "replace", "with_options": "replace",
+    "best_plan": "best", "winner": "best", "peak_memory": "memory.total", "memory_per_device": "memory.total",
+    "memory_per_gpu": "memory.total", "memory_used": "memory.total", "fits": "memory.fits", "peak": "total", "used": "total",
+    "model_flops_utilization": "mfu", "hardware_flops_utilization": "hfu",
+}  # fmt: skip
+# Methods of tables of pandas, which work on results that have a table.
+OF_FRAMES = frozenset({
+    "sort_values", "groupby", "query", "describe", "head", "tail", "iloc", "loc", "nsmallest", "nlargest", "to_excel", "to_parquet",
+    "to_markdown", "to_html", "to_string",
+})  # fmt: skip
+# Units at the end of a name, with the SI unit of the figure and how many of them make one.
+IN_UNITS: Mapping[str, tuple[str, float]] = {
+    "ms": ("s", 1e3), "us": ("s", 1e6), "minutes": ("s", 1 / 60), "hours": ("s", 1 / 3600), "days": ("s", 1 / 86400),
+    "mb": ("B", 1e-6), "gb": ("B", 1e-9), "tb": ("B", 1e-12), "mib": ("B", 2**-20), "gib": ("B", 2**-30), "tib": ("B", 2**-40),
+    "kj": ("J", 1e-3), "kwh": ("J", 1 / 3.6e6), "kw": ("W", 1e-3),
+}  # fmt: skip
+ENDS: Mapping[str, str] = {"s": "_s", "B": "_bytes", "J": "_j", "W": "_w"}  # of columns in these units
 # What other tools, and JSON, call a figure -> what it is called here; for errors alone, none of them is an attribute.
 CALLED: Mapping[str, str] = {
-    "time": "step_time", "latency": "step_time", "iteration_time": "step_time", "total_time": "step_time", "seconds": "step_time",
+    "time": "step_time", "latency": "step_time", "total_time": "step_time", "seconds": "step_time",
     "tflops": "mfu", "tflops_per_gpu": "mfu", "utilization": "mfu", "utilisation": "mfu", "p99_ttft": "serving", "p99_tpot": "serving",
-    "tokens_per_second_per_gpu": "tokens_per_second_per_device",
-    "tokens_per_gpu": "tokens_per_second_per_device", "rps": "requests_per_second", "output_tokens_per_second": "tokens_per_second",
-    "total_gib": "total", "free_bytes": "free", "to_chrome": "to_perfetto", "to_trace": "to_perfetto", "biggest_lever": "lever",
-    "tps": "tokens_per_second", "tokens_per_s": "tokens_per_second", "tokens_per_sec": "tokens_per_second", "tok_s": "tokens_per_second",
-    "samples_per_s": "samples_per_second", "samples_per_sec": "samples_per_second", "qps": "serving", "itl": "tpot",
+    "output_tokens_per_second": "tokens_per_second",
+    "total_gib": "total", "free_bytes": "free", "biggest_lever": "lever",
+    "tps": "tokens_per_second", "tok_s": "tokens_per_second",
+    "qps": "serving", "itl": "tpot",
     "bottlenecks": "bound_by", "limits": "bound_by", "bound": "bound_by",
-    "peak_memory": "memory.total", "memory_usage": "memory.total", "oom": "memory.fits", "fits": "memory.fits", "peak": "total",
-    "needed": "total", "used": "total", "available": "capacity", "limit": "capacity", "margin": "left",
-    "price": "cost", "dollars": "cost", "usd": "cost", "money": "cost", "carbon": "operation", "joules": "energy", "watts": "power",
+    "memory_usage": "memory.total", "oom": "memory.fits",
+    "needed": "total", "available": "capacity", "limit": "capacity", "margin": "left",
+    "price": "cost", "cost_per_step": "cost",
+    "dollars": "cost", "usd": "cost", "money": "cost", "carbon": "operation", "joules": "energy", "watts": "power",
     "error": "error_band", "confidence": "error_band", "accuracy": "error_band", "uncertainty": "error_band", "breakdown_s": "breakdown",
-    "as_dict": "to_dict", "asdict": "to_dict", "dict": "to_dict", "json": "to_json", "to_yaml": "to_dict",
-    "df": "to_frame", "dataframe": "to_frame", "to_df": "to_frame", "frame": "to_frame", "to_dataframe": "to_frame",
-    "show": "plot", "draw": "plot", "figure": "plot", "best_plan": "best", "winner": "best", "top": "best", "optimal": "best",
-    "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible", "is_feasible": "feasible",
-    "copy": "replace", "with_": "replace", "set": "replace", "override": "replace", "update": "replace", "evolve": "replace",
-    "memory_per_device": "memory.total", "memory_per_gpu": "memory.total", "memory_used": "memory.total", "with_options": "replace",
+    "dict": "to_dict", "json": "to_json", "to_yaml": "to_dict",
+    "df": "to_frame", "dataframe": "to_frame", "frame": "to_frame",
+    "show": "plot", "draw": "plot", "figure": "plot", "top": "best", "optimal": "best",
+    "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible",
+    "set": "replace",
     "confidence_interval": "error_band", "ci": "error_band", "interval": "error_band", "total_tokens": "tokens_per_second",
     "duration": "step_time", "params": "model",
-    "write": "save", "dump": "save", "num_devices": "devices", "gpus": "devices", "num_gpus": "devices", "parallelism": "strategy",
+    "write": "save", "dump": "save", "parallelism": "strategy",
 }  # fmt: skip
 
 # What tables and arrays of other libraries have, and what does the same here; for errors alone.
@@ -71,7 +95,32 @@ class Guided:
             try:
                 return self._column(name)
             except KeyError:
-                raise AttributeError(missing(type(self).__name__, name, dir(self))) from None
+                return self._other(name)
+
+    def _other(self, name: str) -> Any:
+        """What another tool calls `name`: the same figure, the figure in another unit, or a method of its table."""
+        known, same = dir(self), SAME.get(name, "")
+        if same and same.partition(".")[0] in known:
+            return operator.attrgetter(same)(self)
+        if (converted := self._in_unit(name)) is not None:
+            return converted
+        if name in OF_FRAMES and "to_frame" in known and there("pandas"):
+            frame: Any = self
+            return getattr(frame.to_frame(), name)
+        raise AttributeError(missing(type(self).__name__, name, known)) from None
+
+    def _in_unit(self, name: str) -> Any:
+        """A figure in the unit that its name ends with, such as ``step_time_ms``; None where there is none of that dimension."""
+        base, _, said = name.rpartition("_")
+        unit, factor = IN_UNITS.get(said.lower(), ("", 1.0))
+        if not unit or not base:
+            return None
+        try:
+            value = self._column(base + ENDS[unit])
+        except KeyError:
+            value = getattr(self, base) if base in dir(self) else None
+            value = value.total if isinstance(value, Amounts) and value.unit == unit else None
+        return None if value is None else value * factor
 
     def _column(self, name: str) -> Any:
         """A figure by the name of its column, its unit included, where the result has columns; KeyError for all other names."""
@@ -99,17 +148,19 @@ class PlainData(Guided):
         """Plain data; every class says its own."""
         raise NotImplementedError
 
-    def to_json(self) -> str:
-        """The data of `to_dict` as JSON, as the command prints it."""
-        return files.json_text(self.to_dict())
+    def to_json(self, path: str | Path | None = None) -> str:
+        """The data of `to_dict` as JSON, as the command prints it; written to a file as well where a path is given."""
+        text = files.json_text(self.to_dict())
+        if path is not None:
+            files.write_text(Path(path), text)
+        return text
 
     def save(self, path: str | Path) -> Path:
         """Write the data of `to_dict` as a JSON file."""
         written = Path(path)
         if written.suffix != ".json":
-            raise CrossflowError(
-                f"{written}: the data of a {type(self).__name__} is written as JSON; name it {written.with_suffix('.json')}"
-            )
+            text = f"{written}: the data of a {type(self).__name__} is written as JSON; name it {written.with_suffix('.json')}"
+            raise CrossflowError(f"{text}; scenario.save('{written}') writes its scenario" if written.suffix in files.YAML else text)
         files.write_text(written, self.to_json())
         return written
 
@@ -142,7 +193,7 @@ class Tabular:
         return None
 
 
-class Amounts(Guided, Mapping[str, float]):
+class Amounts(Guided, Tabular, Mapping[str, float]):
     """Figures of one unit by name, also as attributes: ``breakdown["compute"]``, ``breakdown.compute``.
 
     >>> parts = Amounts({"compute": 1.5, "bubble": 0.5}, "s")
@@ -183,6 +234,22 @@ class Amounts(Guided, Mapping[str, float]):
 
     def _column(self, name: str) -> float:
         return self._figures[name]
+
+    def _in_unit(self, name: str) -> float | None:
+        base, _, said = name.rpartition("_")
+        unit, factor = IN_UNITS.get(said.lower(), ("", 1.0))
+        if unit != self._unit or not (base in self._figures or base in ("total", "capacity", "free")):
+            return None
+        value = self._figures.get(base, getattr(self, base, None))
+        return None if value is None else value * factor
+
+    def table(self) -> Mapping[str, Any]:
+        """The figures as one row."""
+        return {name: [value] for name, value in self._figures.items()}
+
+    def to_dict(self) -> dict[str, float]:
+        """The figures as plain data."""
+        return dict(self._figures)
 
     def __repr__(self) -> str:
         parts = [f"{name} {show(value, self._unit)}" for name, value in self.items() if value]

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, fleets_of, score_of
+from crossflow.answers.evaluation.distance import far_off
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
@@ -306,7 +307,7 @@ def _batch(
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
-    band, levels = bands(scenario, score.devices, members, changed)
+    band, levels = bands(scenario, score.devices, members, changed, far_off(scenario, quantities, n))
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:
         return score

@@ -26,6 +26,7 @@ from crossflow.answers.bands import (
     trust_of,
     type_of,
 )
+from crossflow.answers.evaluation.distance import far_off
 from crossflow.answers.evaluation.members import Members
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
@@ -224,15 +225,19 @@ def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
     return trust_of(likeness(scenario, changed=changed), problem(scenario, scenario.nodes[0], changed=changed))
 
 
-def problem(scenario: Scenario, node: int, *, changed: bool = False) -> str:
+def problem(scenario: Scenario, node: int, *, changed: bool = False, far: str | None = None) -> str:
     """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it.
 
     node : devices of a node, its scale-up domain.
+    far : which quantity around the device is far from measured ones, of a point that varies them; the scenario's own where absent.
     """
+    if far is None:
+        reasons, which = far_off(scenario)
+        far = reasons[which[0]]
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
     of_device = (_maker(scenario), _latents(scenario)) if own else ()
-    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), shared, *of_device)))
+    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), far, shared, *of_device)))
 
 
 def _maker(scenario: Scenario) -> str:
@@ -311,11 +316,14 @@ def told_trust(scenario: Scenario) -> dict[str, Any]:
 
 
 @stage("trust")
-def bands(scenario: Scenario, devices: Array, members: Members | None, changed: Mask) -> tuple[dict[str, Array], Index]:
+def bands(
+    scenario: Scenario, devices: Array, members: Members | None, changed: Mask, far: tuple[Sequence[str], Index]
+) -> tuple[dict[str, Array], Index]:
     """Figures of the band of error of every point, by name, none where no point has one; and their levels of trust, shape (n,).
 
     devices : of every point, shape (n,). [1]
     changed : whether the device of a point is another one than its template's, shape (n,).
+    far : what quantities around the devices are far from measured ones, in sentences, and which of these each point has, shape (n,).
     """
     names = [*(name for _, name in SCALES), LARGEST]
     workloads = (scenario.workload,) if members is None else members.workloads
@@ -323,11 +331,13 @@ def bands(scenario: Scenario, devices: Array, members: Members | None, changed: 
     columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
     shapes, shape = ([_sharing(scenario.strategy)], which) if members is None else _sharings(members.strategies)
     codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
+    codes = codes * len(far[0]) + far[1]
     for code in sorted(set(codes.tolist())):
-        rest, mesh = divmod(code, len(shapes))
+        rest, outside = divmod(code, len(far[0]))
+        rest, mesh = divmod(rest, len(shapes))
         (at, scale), other = divmod(rest // 2, len(names)), bool(rest % 2)
         node = scenario.nodes[0] if members is None else members.nodes[at][0]
-        found = _trust_at(scenario, workloads[at], node, names[scale], shapes[mesh], changed=other)
+        found = _trust_at(scenario, workloads[at], node, names[scale], shapes[mesh], changed=other, far=far[0][outside])
         levels[codes == code] = LEVELS.index(found.level)
         if found.band is not None:
             columns[:, codes == code] = np.array(list(found.band.figures.values()))[:, None]
@@ -335,11 +345,11 @@ def bands(scenario: Scenario, devices: Array, members: Members | None, changed: 
 
 
 @functools.lru_cache(maxsize=4096)
-def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, shape: Sharing, *, changed: bool) -> Trust:
+def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, shape: Sharing, *, changed: bool, far: str) -> Trust:
     """Trust of points of a scenario with a workload on so many devices, whose experts are divided in a way."""
     kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(workload)
     like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind, type=type_of(workload.dtype))
-    return trust_of(_divided(like, workload, node, *shape), problem(scenario, node, changed=changed))
+    return trust_of(_divided(like, workload, node, *shape), problem(scenario, node, changed=changed, far=far))
 
 
 Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas

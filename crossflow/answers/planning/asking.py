@@ -20,7 +20,7 @@ from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
 from crossflow.answers.planning import opening
-from crossflow.answers.planning.keywords import CALLED, OF_STRATEGY, paths, plain_names, settled
+from crossflow.answers.planning.keywords import CALLED, OF_STRATEGY, paths, plain_names, settled, with_other_names
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
@@ -77,6 +77,7 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
     return opening.load(*asked("load", scenario, settings, named)[:2])
 
 
+@with_other_names
 def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
     return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
@@ -104,7 +105,7 @@ def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *
 
 def serve(
     scenario: ScenarioSource | None = None,
-    requests: RequestTrace | str | Path | None = None,
+    requests: RequestTrace | str | Path | Mapping[str, Any] | None = None,
     settings: Overrides = (),
     *,
     stream: bool | None = None,
@@ -114,7 +115,8 @@ def serve(
 
     Parameters
     ----------
-    requests : the requests or a file of them, in the place of those that the scenario's key ``requests`` reads or draws.
+    requests : the requests, a file of them, or the section of a scenario that draws them, in the place of those that the scenario's key
+        ``requests`` reads or draws.
     stream : whether to keep running statistics and nothing of each request; where absent that is done of more than a million.
 
     Returns
@@ -133,6 +135,8 @@ def serve(
     """
     if isinstance(requests, Path) or (isinstance(requests, str) and ("=" not in requests or Path(requests).is_file())):
         named, requests = {**named, "requests": str(requests)}, None
+    if isinstance(requests, Mapping):
+        named, requests = {**named, "requests": requests}, None
     if not (requests is None or isinstance(requests, RequestTrace)):
         raise CrossflowError(
             f"serve: expected requests as a RequestTrace or a file, got {shown(requests)}; settings go by their name, settings=..."
@@ -156,10 +160,13 @@ def asked(
     if degrees and "strategy" in named:
         given = ", ".join(f"{key}={value!r}" for key, value in degrees.items())
         raise TypeError(f"{function}() was given strategy={named['strategy']!r} and {given}: degrees are a strategy")
+    named = _spelled(named)
     options = {key: value for key, value in named.items() if key in INSTEAD}
     system = options.pop("on", None) or (named.get("system") if isinstance(named.get("system"), str) else None)
     if scenario is None or (system is not None and _is_model(scenario)):
-        rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *degrees, "system")}
+        if isinstance(named.get("requests"), Mapping):
+            options["requests"] = named["requests"]
+        rest = {key: value for key, value in named.items() if key not in (*INSTEAD, *degrees, *options, "system")}
         model = options.pop("model", None) if scenario is None else str(scenario)
         if model is None or system is None:
             raise _lacks(function, "model" if model is None else "on", named)
@@ -174,6 +181,15 @@ def asked(
         data = data_of(scenario, texts)
         texts = (*texts, *as_settings(settled(function, degrees, data.get("system"), data.get("strategy"))))
     return scenario, texts, ()
+
+
+def _spelled(named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keywords with a model that is written out as its kind and its fields: ``model={"layers": 16, "hidden": 2048, ...}``."""
+    model = named.get("model")
+    if not isinstance(model, Mapping):
+        return named
+    fields = {f"workload__{key}": value for key, value in model.items() if key != "model"}
+    return {**named, "model": model.get("model", "transformer"), **fields}
 
 
 def _lacks(function: str, lacking: str, named: Mapping[str, Any]) -> Exception:

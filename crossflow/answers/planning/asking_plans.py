@@ -9,12 +9,14 @@ from crossflow.answers.fleets.kinds import FleetSpace
 from crossflow.answers.fleets.ranking import Fleets, check_of_fleets, plan_fleets
 from crossflow.answers.planning import planner
 from crossflow.answers.planning.asking import asked
+from crossflow.answers.planning.keywords import with_other_names
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, unplanned
 from crossflow.answers.planning.plans import Plans
 from crossflow.answers.score import MARGIN
 from crossflow.base.errors import CrossflowError
 
 
+@with_other_names
 def plan(
     scenario: ScenarioSource | None = None,
     settings: Overrides = (),

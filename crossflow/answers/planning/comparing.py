@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
-from crossflow.answers.planning.keywords import paths, plain_names
+from crossflow.answers.planning.keywords import paths, plain_names, with_other_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.question import COMMAND, Question
@@ -240,6 +240,7 @@ def _larger(name: str) -> bool:
     return not name.startswith("usd_") and (larger_is_better(name) or "_per_s" in name)
 
 
+@with_other_names
 def compare(
     model: str,
     on: str | Sequence[str] = (),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 from crossflow.answers.planning.question import INSTEAD, system_of
 from crossflow.answers.scenario import ScenarioFile
@@ -17,6 +18,8 @@ from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS
 from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.spec import MODELS
 
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 # What flags of Megatron-LM, vLLM, torchtitan, DeepSpeed and launchers, or benchmarks of services, call the same setting.
 SAME: Mapping[str, str] = {
     "gpus": "devices", "num_gpus": "devices", "n_gpus": "devices", "ngpus": "devices", "num_devices": "devices", "n_devices": "devices",
@@ -26,21 +29,25 @@ SAME: Mapping[str, str] = {
     "output_len": "output", "osl": "output", "output_tokens": "output", "precision": "dtype",
     "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pipeline_parallel_size": "pp", "data_parallel_size": "dp",
     "pipeline_model_parallel_size": "pp", "expert_parallel_size": "ep", "expert_model_parallel_size": "ep", "context_parallel_size": "cp",
-    "zero_stage": "zero",
+    "zero_stage": "zero", "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on",
+    "parallelism": "strategy", "seq": "sequence", "mode": "task", "phase": "task", "engine": "software", "framework": "software",
+    "limit": "top", "top_k": "top", "topk": "top", "n_best": "top", "metric": "objective", "goal": "objective", "sort_by": "objective",
+    "model_name": "model",
 }  # fmt: skip
 # What other tools call a setting that is nearly the same, for errors alone.
 CALLED: Mapping[str, str] = {
-    "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on", "template": "on",
-    "parallelism": "strategy", "plan": "strategy", "batch_size": "batch", "bs": "batch", "concurrency": "batch", "max_num_seqs": "batch",
-    "seq": "sequence", "max_model_len": "sequence", "context": "sequence", "quantization": "weight_dtype", "mode": "task", "phase": "task",
-    "engine": "software", "framework": "software", "limit": "top", "top_k": "top", "topk": "top", "n_best": "top",
-    "metric": "objective", "goal": "objective", "sort_by": "objective", "model_name": "model",
+    "template": "on", "plan": "strategy", "batch_size": "batch", "bs": "batch", "concurrency": "batch", "max_num_seqs": "batch",
+    "max_model_len": "sequence", "context": "sequence", "quantization": "weight_dtype",
 }  # fmt: skip
 _COUPLED = (
     "a sweep takes every combination; crossflow.evaluate(scenario, {'system.nodes': [2, 4], 'workload.global_batch': [64, 128]}) takes one "
     "value a point, and a name couples settings: sweep(scenario, {'size': {'small': {'system.nodes': 2, 'workload.global_batch': 64}}})"
 )
-TOLD: Mapping[str, str] = dict.fromkeys(("coupled", "zip", "zipped", "paired", "together", "product", "grid"), _COUPLED)
+_RATE = "requests say how they come: requests={'arrivals': {'law': 'poisson', 'rate': '5 1/s'}, 'count': 200, 'prompt': 500, 'output': 100}"
+TOLD: Mapping[str, str] = {
+    **dict.fromkeys(("coupled", "zip", "zipped", "paired", "together", "product", "grid"), _COUPLED),
+    **dict.fromkeys(("rate", "qps", "request_rate", "arrival_rate", "arrivals"), _RATE),
+}
 SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywords, and the paths that they stand for
 _FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
 _WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
@@ -58,10 +65,31 @@ def plain_names(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in named.items():
         # A system by its name is its template, beside which the number of nodes stays.
         name = "on" if key == "system" and _names(value) else SAME.get(key, key)
+        name = key if name in ("top", "objective") and name not in _own(function) else name
         if name in found or (name != key and name in named):
             raise TypeError(f"{function}() was given '{name}' twice, once as '{key}'; give one of them")
         found[name] = plain(value) if name in OF_STRATEGY and getattr(value, "shape", None) == () else value  # a number of NumPy
     return found
+
+
+def with_other_names(call: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """A function whose own parameters have the names of other tools too: ``plan(scenario, topk=3)`` is ``plan(scenario, top=3)``."""
+    own = [name for name in inspect.signature(call).parameters if name != "named"]
+
+    @functools.wraps(call)
+    def renamed(*given: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        for key in [key for key in named if key not in own and SAME.get(key) in own]:
+            if SAME[key] in named:
+                raise TypeError(f"{call.__name__}() was given '{SAME[key]}' twice, once as '{key}'; give one of them")
+            named[SAME[key]] = named.pop(key)
+        return call(*given, **named)
+
+    return renamed
+
+
+def _own(function: str) -> list[str]:
+    """Names of a function's own parameters."""
+    return [one for one in inspect.signature(public(function)).parameters if one != "named"]
 
 
 def _names(value: Any) -> bool:
@@ -102,7 +130,7 @@ def _path(function: str, key: str) -> str:
         return key.replace("__", ".")
     if key in TOLD:
         raise TypeError(f"{function}() takes no '{key}': {TOLD[key]}")
-    own = [one for one in inspect.signature(public(function)).parameters if one != "named"]
+    own = _own(function)
     known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *OF_STRATEGY, *own)
     called = CALLED.get(key, "")
     meant = f"; did you mean '{called}'?" if called and (called not in ("top", "objective") or called in own) else did_you_mean(key, known)

@@ -23,13 +23,22 @@ _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, th
 _NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
 
 
+# What other tools have as a command, and what does the same here.
+_SWEEP = (
+    "a sweep is a study with the key sweep, crossflow study FILE; without a file: "
+    "python -c \"import crossflow; print(crossflow.sweep(model='llama3-8b', on='dgx-h100', nodes=[1, 2]).to_csv())\""
+)
+_ELSEWHERE: Mapping[str, str] = {"sweep": _SWEEP, "grid": _SWEEP, "scan": _SWEEP}
+
+
 class Parser(argparse.ArgumentParser):
     """Parser whose complaint is one line that says where to read on."""
 
     def error(self, message: str) -> NoReturn:
         """Complain and exit with status 2."""
         if found := _NO_COMMAND.match(message):
-            message = f"unknown command '{found[1]}'{did_you_mean(found[1], _COMMANDS)}"
+            meant = f": {_ELSEWHERE[found[1]]}" if found[1] in _ELSEWHERE else did_you_mean(found[1], _COMMANDS)
+            message = f"unknown command '{found[1]}'{meant}"
         self.exit(2, f"{self.prog}: {visible(message)} (see {self.prog} --help)\n")
 
     def refuse(self, command: str, words: Sequence[str]) -> NoReturn:

@@ -5,6 +5,7 @@ Names are compared in small letters, with what stands between words as `_`. Sour
 - Azure: AzurePublicDataset, LLM inference traces of 2023 and 2024 (dates; no hashes).
 - BurstGPT: the trace's README and files; `Session ID` and `Elapsed time` are in its later files.
 - Mooncake: FAST 2025 traces; NVIDIA Dynamo and `timed_trace` of vLLM's benchmark read the same names. Times in ms, blocks of 512 tokens.
+  Lines without `hash_ids` may be of anyone: the unit of their times is asked for.
 - ServeGen: `timestamp` in s with tokens of input and output; its offline traces have no times, and blocks of 16 tokens.
 - OpenAI usage: logs of gateways, with the names of the `usage` of an answer and the time of a request in seconds (Unix or not).
 - LLMServingSim: measured requests of its bench, and its workload files, whose times are in ns.
@@ -31,7 +32,7 @@ class TraceFormat:
     name: str
     needs: Mapping[str, str]  # names of columns by what they say; all are there
     may: Mapping[str, str] = field(default_factory=dict)
-    unit: str = "s"  # of its times
+    unit: str | None = "s"  # of its times, None where writers differ
     block: int = 0  # tokens of its blocks, 0 where it has none. [1]
     ordered: bool = True  # whether its requests stand in order of arrival; results of benchmarks stand in that of their ends
 
@@ -53,11 +54,12 @@ FORMATS = (
     ),
     TraceFormat(
         name="Mooncake",
-        needs={"arrival": "timestamp", "prompt": "input_length", "output": "output_length"},
-        may={"blocks": "hash_ids"},
+        needs={"arrival": "timestamp", "prompt": "input_length", "output": "output_length", "blocks": "hash_ids"},
         unit="ms",
         block=512,
     ),
+    # The same names without Mooncake's blocks are written in seconds as well as in milliseconds: who reads them says which.
+    TraceFormat(name="", needs={"arrival": "timestamp", "prompt": "input_length", "output": "output_length"}, unit=None),
     TraceFormat(name="ServeGen", needs={"arrival": "timestamp", "prompt": "input_tokens", "output": "output_tokens"}),
     TraceFormat(
         name="ServeGen, offline",

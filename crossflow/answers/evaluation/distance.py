@@ -1,0 +1,98 @@
+"""Quantities around a device that lie far outside those of devices with measured runs: links and the memory of the host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.scenario import Scenario
+from crossflow.base import files
+from crossflow.base.arrays import Array, Index
+from crossflow.base.units import parse, show
+from crossflow.hardware.architecture.template import DatasheetSystem
+
+FAR = 2.0  # below the least over this, and above the greatest times this, a quantity is far outside; judgement, the same for all
+# What can be changed around a device, with its unit. Of the device itself every change counts.
+AROUND_IT: Mapping[str, str] = {
+    "network.intra.bandwidth": "B/s", "network.inter.bandwidth": "B/s", "network.host.bandwidth": "B/s", "host.bandwidth": "B/s",
+    "host.capacity": "B",
+}  # fmt: skip
+LATENCIES = ("intra", "inter")  # their range is what the measured steps of the fabrics hold
+
+
+def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n: int = 1) -> tuple[tuple[str, ...], Index]:
+    """Reasons why points are far from what was measured, the first of them none; and which of them each point has, shape (n,).
+
+    quantities : values of the points by path; of other paths the scenario's own hold.
+    """
+    reasons, which = [""], np.zeros(n, dtype=int)
+    if not isinstance(scenario.system, DatasheetSystem):
+        return tuple(reasons), which
+    varied = {path.removeprefix("system."): values for path, values in (quantities or {}).items() if path.startswith("system.")}
+    given = scenario.document.data["system"]
+    for path in (*AROUND_IT, *(f"network.{level}.latency" for level in LATENCIES)):
+        values = varied.get(path, _value(scenario.system, path) if _says(given, path) else None)
+        span = None if values is None else _span(scenario, path)
+        if span is None:
+            continue
+        least, greatest = span
+        held = np.broadcast_to(np.asarray(values, dtype=float).ravel(), (n,))
+        outside = (held < least / FAR) | (held > greatest * FAR)
+        if outside.any():
+            which = np.where(outside & (which == 0), len(reasons), which)
+            reasons.append(_sentence(path, least, greatest))
+    return tuple(reasons), which
+
+
+def _says(given: Any, path: str) -> bool:
+    """Whether a system section itself says a quantity; files of systems in the package are what was measured, or stand beside it."""
+    for key in path.split("."):
+        if not isinstance(given, Mapping) or key not in given:
+            return False
+        given = given[key]
+    return given is not None
+
+
+def _value(system: Any, path: str) -> Any:
+    for key in path.split("."):
+        system = getattr(system, key, None)
+    return system
+
+
+def _span(scenario: Scenario, path: str) -> tuple[float, float] | None:
+    """The least and the greatest value of a quantity where runs were measured; None where none is known."""
+    if path in AROUND_IT:
+        return _spans().get(path)
+    port = getattr(scenario.architecture, path.split(".")[1])
+    if port is None:
+        return None
+    held = np.ravel(port.latency if port.known is None else port.known)
+    return float(held.min()), float(held.max())
+
+
+@functools.cache
+def _spans() -> Mapping[str, tuple[float, float]]:
+    """Least and greatest value of each quantity among the systems of the package whose device has measured runs."""
+    devices = {name for name, path in files.catalogue("templates", "devices").items() if files.read_yaml(path).data.get("measured")}
+    found: dict[str, list[float]] = {}
+    for path in files.catalogue("templates", "systems").values():
+        data = files.read_yaml(path).data
+        if data.get("device") not in devices:
+            continue
+        for name, unit in AROUND_IT.items():
+            value: Any = data
+            for key in name.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            value = value.get("value") if isinstance(value, Mapping) else value
+            if value is not None:
+                found.setdefault(name, []).append(parse(value, unit))
+    return {name: (min(values), max(values)) for name, values in found.items()}
+
+
+def _sentence(path: str, least: float, greatest: float) -> str:
+    unit = AROUND_IT.get(path, "s")
+    held = show(least, unit) if least == greatest else f"{show(least, unit)} to {show(greatest, unit)}"
+    return f"system.{path} is far outside the {held} of measured systems"

@@ -1,0 +1,47 @@
+"""Links and hosts that are far from all measured ones are extrapolated, in predictions and in sweeps alike."""
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.answers.evaluation.distance import FAR, far_off
+
+START = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
+
+
+@pytest.fixture(scope="module")
+def start():
+    return crossflow.from_dict(START)
+
+
+@pytest.mark.parametrize(
+    ("path", "near", "far"),
+    [
+        ("network.inter.latency", None, "5 s"),
+        ("network.intra.latency", None, "1 ns"),
+        ("network.inter.bandwidth", "25 GB/s", "1 MB/s"),
+        ("network.intra.bandwidth", "400 GB/s", "90 TB/s"),
+        ("host.bandwidth", "500 GB/s", "1 MB/s"),
+    ],
+)
+def test_what_lies_far_outside_is_extrapolated(start, path, near, far):
+    told = start.replace({f"system.{path}": far}).predict().trust
+    assert told.level == "extrapolated"
+    assert f"system.{path} is far outside the " in told.reason
+    known = start if near is None else start.replace({f"system.{path}": near})
+    assert known.predict().trust.level == start.predict().trust.level == "interpolated"
+
+
+def test_points_of_a_sweep_have_the_trust_of_their_own_prediction(start):
+    values = ["10 MB/s", "50 GB/s", "90 TB/s"]
+    swept = crossflow.sweep(start, {"system.network.inter.bandwidth": values})
+    alone = [start.replace({"system.network.inter.bandwidth": value}).predict().trust.level for value in values]
+    assert list(swept.table()["trust"]) == alone == ["extrapolated", "interpolated", "extrapolated"]
+
+
+def test_the_limit_is_a_factor_beyond_the_range(start):
+    port = float(np.ravel(start.architecture.inter.latency)[0])
+    path = "system.network.inter.latency"
+    inside = np.array([port / FAR * 1.001, port, port * FAR * 0.999])
+    assert far_off(start, {path: inside}, 3)[1].tolist() == [0, 0, 0]
+    assert far_off(start, {path: np.array([port / FAR * 0.999, port * FAR * 1.001])}, 2)[1].tolist() == [1, 1]
