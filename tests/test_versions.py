@@ -8,6 +8,7 @@ import pytest
 import schemas
 
 import crossflow
+from crossflow.answers.study.records import start
 from crossflow.answers.study.schema import schema
 from crossflow.base import versions
 from crossflow.base.errors import CrossflowError, SpecError
@@ -15,7 +16,7 @@ from crossflow.base.moved import RENAMED
 from crossflow.base.versions import FILE_FORMATS, FileFormat, migrated, number, refusal
 from crossflow.edges.explore.study import StudyPage
 from crossflow.edges.explore.study_rows import read_record
-from crossflow.program.file import read_program
+from crossflow.program.file import document_of, read_program
 
 # Folders of a study that the versions of their names wrote: four points of a Llama 2 7B on eight H100.
 EARLIER = Path(__file__).parent / "data" / "formats"
@@ -31,6 +32,20 @@ def test_studies_of_earlier_versions_are_shown_with_their_age(earlier):
     assert page["age"].startswith(f"run by crossflow {earlier.name}.0, whose predictions may differ")
     written = [json.loads(line)["step_time_s"] for line in (earlier / "points.jsonl").read_text(encoding="utf-8").splitlines()]
     assert shown.found(record).columns["step_time_s"].values.tolist() == pytest.approx(written, rel=1e-12)
+
+
+def test_a_program_of_0_12_is_read_as_it_was_written():
+    path = EARLIER / "0.12" / "mlp.program.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(document_of(read_program(path)))) == written
+
+
+def test_a_run_of_another_version_is_not_gone_on_with(tmp_path):
+    shutil.copytree(EARLIER / "0.12", tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(CrossflowError, match=r"a different version \(0\.12\.0, now 9\.9\); .* without --resume into another folder"):
+        start(tmp_path / "run", {"name": "bandwidth", "study": "of another digest", "version": "9.9"}, resume=True)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 
 def test_a_study_of_a_later_version_is_refused_with_the_cure(tmp_path):

@@ -210,7 +210,7 @@ def _read_run(out: Path) -> dict[str, Any] | None:
 
 
 def _same_study(out: Path, earlier: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    for what in ("study", "version"):  # and the format, of which `format_of` asks
+    for what in ("version", "study"):  # another version may read the same study otherwise; of the format `format_of` asks
         if earlier.get(what) != run.get(what):
             raise CrossflowError(
                 f"{out} holds a run of a different {what} ({earlier.get(what)}, now {run.get(what)}); its points would not fit."
