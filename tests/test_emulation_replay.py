@@ -90,7 +90,7 @@ def test_backward_passes_count_where_no_optimizer_steps():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"version": 2}, "version: expected one of 1, got 2"),
+        ({"version": 2}, "version: its format is 2, of a later crossflow"),
         ({"kind": "program"}, "kind: expected one of collectives, got 'program'"),
         ({"wrold": 2}, "unknown key 'wrold'"),
         (

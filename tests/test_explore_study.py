@@ -419,7 +419,7 @@ def other_record(folder):
 
 
 def other_version(folder):
-    changed(folder, version="0.1.0")
+    changed(folder, schema=9)
 
 
 @pytest.mark.parametrize(
@@ -433,7 +433,7 @@ def other_version(folder):
         (broken_row, "points.jsonl:2: not a point of a study", "run the study again"),
         (broken_record, "run.json cannot be read", "crossflow study"),
         (other_record, "run.json is not the record of a study", "crossflow study"),
-        (other_version, "run.json: the study was run by crossflow 0.1.0", "run the study again"),
+        (other_version, "run.json: its format is 9, of a later crossflow", "run the study again"),
     ],
 )
 def test_what_is_no_study_is_one_error_with_its_place_and_cure(sweep, capsys, spoil, place, cure):

@@ -33,7 +33,7 @@ def test_all_keys_of_the_contract(made):
     assert list(made["breakdown_s"]) == ["compute", "memory_bound_compute", "exposed_communication", "bubble", "other"]
     assert {"total_bytes", "capacity_bytes", "fits", "weights_bytes", "activations_bytes"} <= set(made["memory"])
     assert set(made["throughput"]) == {"samples_per_s", "tokens_per_s"}
-    assert set(made["provenance"]) == {"version", "inputs", "seed"}
+    assert set(made["provenance"]) == {"version", "schema", "inputs", "seed"}
 
 
 def test_parts_add_up(made):
