@@ -1,20 +1,107 @@
-"""Who types `crossflow sweep` is told two ways to sweep, of which the one without a file works when it is pasted."""
+"""`crossflow sweep`: every combination of some values, as Python's sweep has them."""
 
+import csv
+import json
 import re
+import shlex
 
 import pytest
 
 import crossflow
 from crossflow.__main__ import main
 
+DATA = {"name": "small", "system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"}
 
-@pytest.mark.parametrize("word", ["sweep", "grid", "scan"])
-def test_a_sweep_is_told_what_does_it(word, capsys):
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text(json.dumps(DATA))
+    return path
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main(["sweep", *map(str, words)]))
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def answered(capsys, *words):
+    assert not main(["sweep", *map(str, words), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("word", ["grid", "scan"])
+def test_other_words_for_a_sweep_are_told_the_command(word, capsys):
     with pytest.raises(SystemExit) as ended:
         main([word, "--model", "llama3-8b"])
     assert ended.value.code == 2
     told = capsys.readouterr().err
-    assert f"unknown command '{word}': a sweep is a study" in told
-    pasted = re.search(r'python -c "(.*)"', told)[1]
-    exec(pasted, {"crossflow": crossflow})
-    assert capsys.readouterr().out.startswith("system.nodes,strategy,")
+    pasted = re.search(r"such as: crossflow (sweep .*) \(see", told)[1]
+    assert answered(capsys, *shlex.split(pasted)[1:])["points"] == 2
+
+
+def test_all_combinations_are_those_of_python(file, tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    words = (file, "--vary", "strategy=tp8,tp4-dp2,tp3", "--vary", "workload.global_batch=2^3..2^4", "--set", "workload.sequence=1024")
+    found = answered(capsys, *words, "-o", table)
+    data = {**DATA, "workload": {**DATA["workload"], "sequence": 1024}}
+    score = crossflow.sweep(data, {"strategy": ["tp8", "tp4-dp2", "tp3"], "workload.global_batch": [8, 16]})
+    assert [row["step_time_s"] for row in found["rows"][:4]] == pytest.approx(list(score.step_time[:4]))
+    assert (found["points"], found["feasible"]) == (6, 4)
+    assert found["best"]["step_time_s"] == min(score.step_time[:4])
+    assert "needs 3 devices" in found["rows"][4]["reason"]
+    assert found["rows"][0]["trust"] == score.trusted[0]
+    with table.open() as lines:
+        assert [row["strategy"] for row in csv.DictReader(lines)] == list(score.points["strategy"])
+
+
+def test_sorted_rows_have_the_best_first_and_the_infeasible_last(file, capsys):
+    words = (file, "--vary", "strategy=tp3,tp8,tp4-dp2", "--sort", "tokens_per_second")
+    rows = answered(capsys, *words)["rows"]
+    assert rows[0]["tokens_per_second"] > rows[1]["tokens_per_second"]
+    assert rows[2]["strategy"] == "tp3"
+    assert not main(["sweep", *map(str, words)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [lines[1][0], lines[3][0]] == [">", "x"]
+
+
+def test_coupled_values_go_together_and_the_study_does_the_same(file, tmp_path, capsys):
+    words = (file, "--vary", "strategy=tp8-dp1,tp8-dp2", "--vary", "system.nodes=1..2", "--together", "strategy,system.nodes")
+    found = answered(capsys, *words)
+    assert [(row["strategy"], row["system.nodes"]) for row in found["rows"]] == [("tp8-dp1", 1), ("tp8-dp2", 2)]
+    assert found["feasible"] == 2
+    assert not main(["sweep", *map(str, words), "--write", str(tmp_path / "study.yaml")])
+    study = crossflow.run_study(tmp_path / "study.yaml", out=tmp_path / "out")
+    assert [row["step_time_s"] for row in study.rows] == pytest.approx([row["step_time_s"] for row in found["rows"]])
+
+
+def test_a_list_for_set_is_answered_by_the_line_that_works(file, capsys):
+    told = refused(capsys, file, "--set", "strategy=tp8,tp4-dp2")
+    pasted = told.strip().partition("several: crossflow sweep ")[2]
+    assert answered(capsys, *shlex.split(pasted))["feasible"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "nothing is varied: give --vary PATH=A,B"),
+        (["--vary", "strategy"], "--vary strategy: expected a path with its values"),
+        (["--vary", "strategy=tp8,,tp4"], "a value is empty"),
+        (["--vary", "system.nodes=8..1"], "8..1 ends before it begins"),
+        (["--vary", "system.nodes=1..999999"], "at most 100,000"),
+        (["--vary", "system.nodes=1..400", "--vary", "workload.global_batch=1..400"], "160,000 combinations"),
+        (["--vary", "system.nodes=1,2", "--vary", "system.nodes=4"], "varied twice"),
+        (["--vary", "system.nodes=1,2", "--together", "system.nodes,strategy"], "strategy is not varied"),
+        (["--vary", "system.nodes=1,2", "--vary", "strategy=tp8", "--together", "system.nodes,strategy"], "as many values each"),
+        (["--vary", "strategy=tp8", "--sort", "tokens"], "tokens"),
+        (["--vary", "strategy=tp8", "--sort", "bound_by"], "no numbers"),
+        (["--vary", "strategy=tp8", "-o", "x.txt"], "a table ends in .csv"),
+        (["--vary", "strategy=tp8", "--write", "x.txt"], "a name that ends in .yaml"),
+        (["--vary", "system.nodse=1,2"], "nodse"),
+        (["--vary", "strategy=tp8", "--strategy", "tp8,tp4-dp2"], "write --vary strategy=tp8,tp4-dp2"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_with_the_cure(words, told, file, capsys):
+    assert told in refused(capsys, file, *words)

@@ -13,7 +13,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.planning.asking import of_question
 from crossflow.answers.planning.each import with_plans
 from crossflow.answers.planning.keywords import OF_STRATEGY, paths, plain_names, short_paths, varied_degrees
-from crossflow.answers.planning.opening import ScenarioSource, data_of, left_open
+from crossflow.answers.planning.opening import Overrides, ScenarioSource, data_of, left_open
 from crossflow.answers.points import Together, by_path, is_together, read_together
 from crossflow.answers.score import OwnFigure, Score, larger_is_better, no_column
 from crossflow.answers.search.pareto import non_dominated
@@ -30,6 +30,7 @@ def sweep(
     scenario: ScenarioSource | None = None,
     values: Mapping[str, Iterable[Any]] | None = None,
     *,
+    settings: Overrides = (),
     figures: Mapping[str, OwnFigure] | None = None,
     errors: Literal["infeasible", "raise"] = "infeasible",
     **named: Iterable[Any],
@@ -44,6 +45,7 @@ def sweep(
         changes together has a name of its own, and settings by path for each of its values: ``{"hardware": {"H100": {"system.template":
         "dgx-h100", "system.operation.price": "2 USD/hour"}, "B200": {...}}}``.
     named : further values, by the keywords of `crossflow.predict`: ``nodes=[1, 2, 4]``, ``sequence=[4096, 8192]``.
+    settings : what all points have in place of what the scenario says, as in `crossflow.predict`.
     figures : own columns by name, each a function of the columns that a score has, as arrays.
     errors : what becomes of a combination that makes no scenario: an infeasible row with the reason, or an exception.
 
@@ -69,7 +71,7 @@ def sweep(
     ('dp8-z3', 'dp16-z3')
     """
     source, varied = of_question("sweep", scenario, named)
-    given = _by_path(source, values or {}, varied)
+    given = swept_paths(source, values or {}, varied, settings)
     together = {name: _together(name, settings) for name, settings in given.items() if is_together(settings)}
     held = {path: list(together[path]) if path in together else listed(path, each) for path, each in given.items()}
     if not held:
@@ -77,7 +79,7 @@ def sweep(
     columns = map(list, zip(*itertools.product(*held.values()), strict=True))
     named_points = dict(zip(held, columns, strict=True))
     points = by_path(named_points, together)
-    start, planned = left_open(source, given="strategy" in points)
+    start, planned = left_open(source, settings, given="strategy" in points)
     if planned or AUTO in points.get("strategy", ()):
         points = with_plans(start, points)
     found = evaluate(start, points, figures=figures, errors=errors)
@@ -85,14 +87,16 @@ def sweep(
     return replace(found, points={**names, **found.points}) if names else found
 
 
-def _by_path(source: ScenarioSource, values: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def swept_paths(
+    source: ScenarioSource, values: Mapping[str, Any], named: Mapping[str, Any] | None = None, settings: Overrides = ()
+) -> dict[str, Any]:
     """What is varied by path, keywords among it, with degrees as strategies."""
-    by_name = plain_names("sweep", values)
+    by_name, named = plain_names("sweep", values), named or {}
     if twice := [key for key in by_name if key in named]:
         raise TypeError(f"sweep() was given '{twice[0]}' twice, among its values and as a keyword; give one of them")
     given = {**by_name, **named}
     if set(given) & set(OF_STRATEGY):
-        given = varied_degrees("sweep", given, data_of(source).get("system"))
+        given = varied_degrees("sweep", given, data_of(source, settings).get("system"))
     keywords = {key: value for key, value in given.items() if key not in values or key in named}
     by_path, by_keyword = short_paths("sweep", {key: one for key, one in given.items() if key not in keywords}), paths("sweep", keywords)
     if twice := [path for path in by_path if path in by_keyword]:

@@ -73,18 +73,19 @@ def unplanned(source: ScenarioSource, settings: Overrides = ()) -> tuple[Scenari
         return anything, (f"the scenario's own strategy is not compared: {error.said.removeprefix('strategy: ')}",)
 
 
-def left_open(source: ScenarioSource, *, given: bool = False) -> tuple[Scenario, bool]:
+def left_open(source: ScenarioSource, settings: Overrides = (), *, given: bool = False) -> tuple[Scenario, bool]:
     """A scenario of which points are made, and whether its strategy is still to be chosen, for each of them.
 
     A strategy that was chosen already stays, and so does any other. Where the points give strategies (`given`) the scenario needs none.
     """
+    texts = as_settings(settings)
     if isinstance(source, Scenario):
-        return source, False
+        return (load(source, texts) if texts else source), False
     document, base, name, like = _document(source)
-    written = document.data.get("strategy") if isinstance(document.data, Mapping) else None
+    written = data_of(source, texts).get("strategy")
     if written != AUTO and not (given and written is None):
-        return load(source), False
-    found = _opened(document, base, name, like, (), ANY)
+        return load(source, texts), False
+    found = _opened(document, base, name, like, texts, ANY)
     if written == AUTO and isinstance(found.workload, ProgramSpec):
         raise document.error(("strategy",), GIVEN)
     return found, written == AUTO and not given

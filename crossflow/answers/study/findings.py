@@ -264,7 +264,7 @@ def listing(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     table = records.PARQUET if isinstance(view.columns, ParquetPoints) else records.TABLE
     file = "best.json" if study.runs else table if study.sampling is None else "intervals.csv"
     return StudyTable(
-        headers=[headers.get(name, _header(name, told)) for name in names],
+        headers=[headers.get(name, header(name, told)) for name in names],
         total=len(study.grid) if file == table else sum(len(block[names[0]]) for block in _blocks(study, view, results)[1]),
         rows=(row for block in blocks for row in zip(*(_texts(study, name, block) for name in names), strict=True)),
         file=file,
@@ -429,27 +429,27 @@ def _loose(study: Study, block: Mapping[str, Sequence[Any]]) -> list[bool]:
 def _texts(study: Study, name: str, block: Mapping[str, Sequence[Any]]) -> Sequence[str]:
     """The cells of a column as text; the goal is marked where ends of the search for it differ."""
     goal = study.redivision.goal if study.redivision is not None else study.runs[0].problem.objectives[0].name if study.runs else ""
-    cells = _cells(name, block[name])
-    return [f"{'~' * loose}{cell}" for loose, cell in zip(_loose(study, block), cells, strict=True)] if name == goal else cells
+    texts = cells(name, block[name])
+    return [f"{'~' * loose}{text}" for loose, text in zip(_loose(study, block), texts, strict=True)] if name == goal else texts
 
 
-def _cells(name: str, values: Sequence[Any]) -> list[str]:
+def cells(name: str, values: Sequence[Any]) -> list[str]:
     """Each value as `_cell` has it: numbers together, what recurs once."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         finite = np.isfinite(values)
         texts = show_all(np.where(finite, values, 0.0), unit_of(name))
         return texts if finite.all() else [text if known else _cell(name, None) for text, known in zip(texts, finite, strict=True)]
     known: dict[Any, str] = {}
-    cells = []
+    found = []
     for value in map(plain, values):
         key = (type(value), value if isinstance(value, Hashable) else repr(value))
         if key not in known:
             known[key] = _cell(name, value)
-        cells.append(known[key])
-    return cells
+        found.append(known[key])
+    return found
 
 
-def _header(name: str, names: Sequence[str]) -> str:
+def header(name: str, names: Sequence[str]) -> str:
     """A path by its last part, or by as many as no other path ends with; figures of the whole run, which others are named like, as they
     are.
     """

@@ -18,6 +18,7 @@ from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.page import count, percent, percent_beside
 from crossflow.edges.cli.progress import progress
+from crossflow.edges.cli.varying import varied
 
 PICTURES = (".png", ".svg")
 _REASONS = 5  # that a page shows
@@ -86,10 +87,8 @@ def space_of(arguments: argparse.Namespace) -> dict[str, Any]:
             lacking = ", ".join(name for name in systems if name not in known)
             raise CrossflowError(f"--price has none for {lacking}; give every system one, or none: fleets are then in order of devices")
     for text in arguments.vary:
-        path, sign, values = text.partition("=")
-        if not (path and sign and values):
-            raise CrossflowError(f"--vary {text}: expected a path with its values, such as workload.serving.chunk=2048,8192")
-        space[path] = [files.scalar(value.strip()) for value in values.split(",")]
+        path, values = varied(text, "workload.serving.chunk=2048,8192")
+        space[path] = values
     return space
 
 

@@ -23,12 +23,9 @@ _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, th
 _NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
 
 
-# What other tools have as a command, and what does the same here.
-_SWEEP = (
-    "a sweep is a study with the key sweep, crossflow study FILE; without a file: "
-    "python -c \"import crossflow; print(crossflow.sweep(model='llama3-8b', on='dgx-h100', nodes=[1, 2]).to_csv())\""
-)
-_ELSEWHERE: Mapping[str, str] = {"sweep": _SWEEP, "grid": _SWEEP, "scan": _SWEEP}
+# What other tools call a command, and what does the same here.
+_SWEEP = "crossflow sweep does that, such as: crossflow sweep --model llama3-8b --on dgx-h100 --vary system.nodes=1,2"
+_ELSEWHERE: Mapping[str, str] = {"grid": _SWEEP, "scan": _SWEEP}
 
 
 class Parser(argparse.ArgumentParser):
@@ -184,6 +181,17 @@ _ABOUT_WHAT: tuple[Argument, ...] = (
     _argument("--task", choices=_TASKS, help="with --model: training where not given"),
     _SETTINGS,
 )
+
+
+def _listed(argument: Argument) -> Argument:
+    """An option that may have several values with commas between, which its command reads."""
+    names, options = argument
+    if not names[0].startswith("--") or names[0] == "--set":
+        return argument
+    told = {key: value for key, value in options.items() if key not in ("type", "choices")}
+    return names, {**told, "help": f"{options['help'].removeprefix('instead of a file: ')}; or several, with commas between"}
+
+
 _EXPLORED = (
     "scenario file or - for standard input; a study, or the folder of its results; a program, with --on; or traces, one of each rank"
 )
@@ -195,6 +203,12 @@ _OBJECTIVE = (
     "what to improve, a column of a score such as step_time_s, energy_j, cost_usd or mfu; the step time where not given, of a service the"
     " time of a whole request"
 )
+_VARIED = (
+    "values of a path, with commas between: names, strategies, quantities with units; or 1..8, 2^0..2^5, or FROM:TO:COUNT for evenly "
+    "spaced values; semicolons divide values that have commas; may be given several times, for every combination"
+)
+_TOGETHER = "paths of --vary that change together, first with first and second with second, in place of every combination"
+_SWEPT = "the table with all columns (.csv) or a picture (.png, .svg); may be given several times"
 _MARGIN = "share of memory that should be left, 0.1 where not given: plans that leave less are marked as tight, and not chosen"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
 _SERVED = (
@@ -287,6 +301,15 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--jobs", type=_positive, metavar="N", help="of requests: processes to use, 2 where not given and kinds are many"),
         _argument("-o", "--output", type=Path, metavar="FILE", help=_PLAN_WRITTEN),
         _argument("--force", action="store_true", help="replace a file that is there"),
+    )),
+    "sweep": ("evaluate every combination of some values: a table with the best marked, CSV, a picture, or the study that does it", (
+        *(_listed(one) for one in _ABOUT_WHAT if one[0] != ("--from",)),
+        _argument("--vary", action="append", default=[], metavar="PATH=A,B,C", help=_VARIED),
+        _argument("--together", action="append", default=[], metavar="PATH,PATH", help=_TOGETHER),
+        _argument("--sort", metavar="COLUMN", help="the best by this column first; in order of the values where not given"),
+        _argument("--columns", nargs="+", default=[], metavar="NAME", help="columns of a score to show, such as energy_j,mfu"),
+        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SWEPT),
+        _argument("--write", type=Path, metavar="STUDY.yaml", help="evaluate nothing: write the study file that does the same"),
     )),
     "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (
         _argument("--model", metavar="NAME", required=True, help="a model that `list` gives, a config.json of Hugging Face, or its folder"),

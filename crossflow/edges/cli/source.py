@@ -40,7 +40,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     asked = getattr(arguments, "requests", None)
     if asked is not None and arguments.scenario is not None:
         raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario, asked=asked))
-    if arguments.launch is not None:
+    if getattr(arguments, "launch", None) is not None:
         return _launched(arguments, given)
     file = arguments.scenario
     if file is not None and "on" in given and "model" not in given and names_program(str(file)):
@@ -52,7 +52,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
         return (files.read_mapping(_standard_input(), _STDIN) if file == STDIN else file), (), None
     if not given:
         raise CrossflowError(
-            "give a SCENARIO.yaml, a launch file (--from), or a model and a system:"
+            f"give a SCENARIO.yaml,{' a launch file (--from),' if hasattr(arguments, 'launch') else ''} or a model and a system:"
             f" crossflow {arguments.command} --model llama3-70b --on dgx-h100"
         )
     for name, example in (("model", "llama3-70b"), ("on", "h100-ib-cluster")):
