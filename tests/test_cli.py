@@ -352,7 +352,7 @@ def test_study_progress_on_a_terminal_only(monkeypatch, capsys):
 def test_a_long_table_is_cut_on_a_terminal_and_whole_in_a_pipe(out, monkeypatch, tmp_path, study):
     import crossflow.edges.cli.study as command
 
-    monkeypatch.setattr(command, "SHOWN", 1)
+    monkeypatch.setattr(command.page, "SHOWN", 1)
     assert "HBM4" in out("study", study, "--out", str(tmp_path))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     cut = out("study", study, "--out", str(tmp_path))

@@ -32,6 +32,7 @@ UNPRICED = "no price is known; give one: --set 'system.operation.price=2 USD/hou
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
 GAP, MARGIN, NARROW = 2, 4, 24  # between columns of a table, beside it, and of the column that wraps in a table that is too wide
+SHOWN = 200  # rows of a table on a terminal
 LEFT_OUT = "left out, because the page is narrow: {}"
 _APART = 3  # columns between pieces that flow
 _BLOCK = 4096  # rows of a table that are laid out at once

@@ -18,7 +18,6 @@ from crossflow.edges.cli.progress import progress
 
 LISTED = 16  # files that the log names one by one
 PICTURES = (".png", ".svg")
-SHOWN = 200  # rows of a table on a terminal
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -76,8 +75,8 @@ def _show(result: StudyResult) -> None:
     """Write the table and its notes; a terminal gets the first rows of a long one."""
     found = result.listing
     if sys.stdout.isatty():
-        rows = list(itertools.islice(found.rows, SHOWN))
-        cut = [f"the first {SHOWN:,} of {found.total:,} rows; all are in {result.out / found.file}"] * (found.total > SHOWN)
+        rows = list(itertools.islice(found.rows, page.SHOWN))
+        cut = [f"the first {page.SHOWN:,} of {found.total:,} rows; all are in {result.out / found.file}"] * (found.total > page.SHOWN)
         page.emit(*page.columns_of(found.headers, rows), *(Text(f"\n{note}", "dim") for note in [*cut, *result.notes]), unbroken=True)
     else:
         page.write_rows(found.headers, found.rows)

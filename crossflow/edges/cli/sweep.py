@@ -25,17 +25,17 @@ from crossflow.answers.study.findings import cells, header, reach_of_ties
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
+from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.outputs import PICTURES, TABLE
 from crossflow.edges.cli.source import source_of
-from crossflow.edges.cli.study import SHOWN
 from crossflow.edges.cli.varying import MOST, parts, varied
 
 _EXAMPLE = "strategy=tp8,tp4-dp2"
 _FIGURES = ("e2el_s", "step_time_s", "tokens_per_second", "mfu", "memory_needed_bytes")
 _MONEY = ("usd_per_million_tokens", "usd_per_million_samples")
 _WHOLE = ("nodes", "devices", "batch")  # options of a question that are whole numbers
-Values = dict[str, Any]  # by path, or settings by name of what changes together
+SweptValues = dict[str, Any]  # by path, or settings by name of what changes together
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     _show(arguments, score, assumed, _ties(source, arguments.settings, score, arguments.sort))
 
 
-def _check_size(values: Values) -> None:
+def _check_size(values: SweptValues) -> None:
     count = math.prod(map(len, values.values()))
     if count > MOST:
         raise CrossflowError(
@@ -80,9 +80,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         files.check_writable(path, "-o")
 
 
-def _asked(arguments: argparse.Namespace) -> Values:
+def _asked(arguments: argparse.Namespace) -> SweptValues:
     """What is varied: --vary, and lists of the options that stand for a file; those options keep their first value."""
-    found: Values = {}
+    found: SweptValues = {}
     for text in arguments.vary:
         path, values = varied(text, _EXAMPLE)
         if path in found:
@@ -124,8 +124,8 @@ def _refuse_lists(arguments: argparse.Namespace) -> None:
     raise CrossflowError(f"--set {lists[0]}: --set gives one value, and --vary several: {shlex.join(words)}")
 
 
-def _coupled(values: Values, together: Sequence[str]) -> Values:
-    """Values with those that change together under one name."""
+def _coupled(values: SweptValues, together: Sequence[str]) -> SweptValues:
+    """SweptValues with those that change together under one name."""
     for number, text in enumerate(together, start=1):
         paths = [path.strip() for path in text.split(",") if path.strip()]
         known = {path: next((key for key in swept_paths({}, {path: [1]}) if key in values), path) for path in paths}
@@ -148,7 +148,7 @@ def _coupled(values: Values, together: Sequence[str]) -> Values:
     return values
 
 
-def _write_study(arguments: argparse.Namespace, source: ScenarioSource, values: Values) -> None:
+def _write_study(arguments: argparse.Namespace, source: ScenarioSource, values: SweptValues) -> None:
     """Write the study that does the same, which is read first."""
     path: Path = arguments.write
     if path.suffix not in files.YAML:
@@ -186,7 +186,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
             "ties": [shown.index(i) for i in tied], "rows": rows, "assumptions": list(assumed),
         })  # fmt: skip
     else:
-        texts = [cells(name, table[name]) for name in names]
+        texts = [_texts(score, name, table[name]) for name in names]
         fits = score.feasible
         marks = {best: ">", **dict.fromkeys(tied, "=")}
         lines = [[marks.get(i, " " if fits[i] else "x"), *(column[i] for column in texts)] for i in shown]
@@ -203,10 +203,18 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         page.log(f"wrote {path}")
 
 
+def _texts(score: Score, name: str, values: Sequence[Any]) -> Sequence[str]:
+    """Cells of a column, quantities that are varied with their unit."""
+    unit = score.unit_of(name) if name in score.points else "1"
+    if unit == "1":
+        return cells(name, values)
+    return [show(float(value), unit) if isinstance(value, int | float) else str(value) for value in values]
+
+
 def _emit(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> None:
     if sys.stdout.isatty():
-        cut = [f"the first {SHOWN:,} of {len(rows):,} rows; -o table.csv writes all"] * (len(rows) > SHOWN)
-        page.emit(*page.columns_of(head, rows[:SHOWN]), *(Text(f"\n{note}", "dim") for note in [*cut, *notes]), unbroken=True)
+        cut = [f"the first {page.SHOWN:,} of {len(rows):,} rows; -o table.csv writes all"] * (len(rows) > page.SHOWN)
+        page.emit(*page.columns_of(head, rows[: page.SHOWN]), *(Text(f"\n{note}", "dim") for note in [*cut, *notes]), unbroken=True)
         return
     page.write_rows(head, rows)
     sys.stdout.writelines(f"\n{page.visible(note)}\n" for note in notes)

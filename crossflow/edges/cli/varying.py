@@ -56,12 +56,12 @@ def _values(text: str, path: str, part: str) -> Iterator[Any]:
     if not part:
         raise CrossflowError(f"--vary {text}: a value is empty; give values with a comma between two of them")
     if found := _POWERS.fullmatch(part) or _COUNTED.fullmatch(part):
-        base, first, last = (None, *map(int, found.groups())) if len(found.groups()) == 2 else tuple(map(int, found.groups()))
+        *powers, first, last = map(int, found.groups())
         if last < first:
             raise CrossflowError(f"--vary {text}: {part} ends before it begins; write the smaller number first")
         if last - first >= MOST:
             raise CrossflowError(f"--vary {text}: {last - first + 1:,} values; at most {MOST:,} are taken here")
-        yield from range(first, last + 1) if base is None else (base**power for power in range(first, last + 1))
+        yield from (powers[0] ** one if powers else one for one in range(first, last + 1))
     elif (found := _SPACED.fullmatch(part)) and _NUMBER.match(found[1]) and _NUMBER.match(found[2]):
         if not 0 < int(found[3]) <= MOST:
             raise CrossflowError(f"--vary {text}: expected FROM:TO:COUNT with 1 to {MOST:,} values, got {part}")
