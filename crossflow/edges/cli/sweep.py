@@ -25,6 +25,7 @@ from crossflow.answers.study.findings import cells, header, reach_of_ties
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
+from crossflow.base.names import visible
 from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.outputs import PICTURES, TABLE
@@ -188,7 +189,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
     else:
         texts = [_texts(score, name, table[name]) for name in names]
         fits = score.feasible
-        marks = {best: ">", **dict.fromkeys(tied, "=")}
+        marks: dict[int | None, str] = {best: ">", **dict.fromkeys(tied, "=")}
         lines = [[marks.get(i, " " if fits[i] else "x"), *(column[i] for column in texts)] for i in shown]
         _emit(["", *(header(name, names) for name in names)], lines, list(_notes(score, goal, best, tied, assumed)))
     for path in arguments.output:
@@ -217,7 +218,7 @@ def _emit(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[st
         page.emit(*page.columns_of(head, rows[: page.SHOWN]), *(Text(f"\n{note}", "dim") for note in [*cut, *notes]), unbroken=True)
         return
     page.write_rows(head, rows)
-    sys.stdout.writelines(f"\n{page.visible(note)}\n" for note in notes)
+    sys.stdout.writelines(f"\n{visible(note)}\n" for note in notes)
 
 
 def _columns(arguments: argparse.Namespace, score: Score, table: Mapping[str, Any]) -> list[str]:
