@@ -65,7 +65,8 @@ def plain_names(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in named.items():
         # A system by its name is its template, beside which the number of nodes stays.
         name = "on" if key == "system" and _names(value) else SAME.get(key, key)
-        name = key if name in ("top", "objective") and name not in _own(function) else name
+        if (name in ("top", "objective") and name not in _own(function)) or (function == "sweep" and isinstance(value, Mapping)):
+            name = key  # what changes together in a sweep has a name of its own
         if name in found or (name != key and name in named):
             raise TypeError(f"{function}() was given '{name}' twice, once as '{key}'; give one of them")
         found[name] = plain(value) if name in OF_STRATEGY and getattr(value, "shape", None) == () else value  # a number of NumPy
