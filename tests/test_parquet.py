@@ -8,6 +8,7 @@ import os
 import shutil
 import struct
 
+import orjson
 import pytest
 import yaml
 
@@ -15,7 +16,7 @@ from crossflow.__main__ import main
 from crossflow.answers.study import parquet, records, sweeps
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
-from crossflow.edges.explore.study_rows import read_record
+from crossflow.edges.explore.study_rows import read_points, read_record, row_of, sent
 
 pyarrow = pytest.importorskip("pyarrow")
 STUDY = {
@@ -191,12 +192,33 @@ def test_another_format_in_a_folder_of_the_same_study_replaces_its_files(tmp_pat
         assert len({"points.jsonl", "points.parquet"} & {path.name for path in tmp_path.iterdir()}) == 1
 
 
-def test_the_page_says_that_it_shows_lines(columns):
-    with pytest.raises(CrossflowError) as told:
-        read_record(columns.out)
-    assert str(told.value) == (
-        f"{columns.out}: the page shows points as lines, and these are parquet; run the study with --format jsonl into another folder"
-    )
+def test_the_page_shows_the_same_columns_as_of_lines(columns, tmp_path):
+    lines = tmp_path / "lines"
+    lines.mkdir()
+    (lines / "points.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in parquet.rows(columns.out / "points.parquet")))
+    read, wanted = read_points(columns.out, finished=True), read_points(lines, finished=True)
+    assert read.rows == wanted.rows == 48
+    assert list(read.columns) == list(wanted.columns)
+    for name, column in read.columns.items():
+        assert words(column) == words(wanted.columns[name]), name
+        assert sent(column, 48).keys() == sent(wanted.columns[name], 48).keys(), name
+    row = row_of(columns.out / "points.parquet", 31)
+    assert row["id"] == 31
+    with pytest.raises(CrossflowError, match="there is no point 48; load the page again"):
+        row_of(columns.out / "points.parquet", 48)
+
+
+def words(column):
+    """Values of a column, None where one is missing."""
+    if column.levels is not None:
+        return [column.levels[int(code)] for code in column.values]
+    return [None if value != value else value for value in column.values]
+
+
+def test_a_page_of_columns_that_are_not_joined_yet_says_so(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"name": "many", "finished": False, "format": "parquet"}))
+    with pytest.raises(CrossflowError, match="is written when its study ends, and it has not; continue it with --resume, or wait for it"):
+        read_record(tmp_path)
 
 
 def test_searches_are_refused(tmp_path, exactly):

@@ -270,6 +270,17 @@ class ParquetPoints(Mapping[str, Any]):
         found[:] = column.to_pylist()
         return found
 
+    def coded(self, name: str) -> tuple[Any, list[Any] | None, bool]:
+        """A column as floats, NaN where one is missing, or as codes of its levels; and whether it is of flags."""
+        kind = str(self._there[name].type)
+        column = self._file.read([name], use_threads=False).column(0)
+        if kind != "string":
+            floats = column.cast("int8").cast("float64") if kind == "bool" else column.cast("float64")
+            return floats.fill_null(float("nan")).to_numpy(), None, kind == "bool"
+        words = column.dictionary_encode().combine_chunks()
+        known = _values(words.dictionary, "json" if _mixed(self._there[name]) else "text")
+        return words.indices.fill_null(len(known)).to_numpy().astype(float), [*known, None], False
+
     def blocks(self, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The same columns some rows at a time."""
         there = [name for name in names if name in self._there]

@@ -16,13 +16,15 @@ import numpy as np
 from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.study.findings import reach_of_ties
-from crossflow.answers.study.records import POINTS
+from crossflow.answers.study.records import PARQUET, POINTS
+from crossflow.base.arrays import Array
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.edges.explore import study_source
 from crossflow.edges.explore.origin import Origin
 from crossflow.edges.explore.server import App, ExploreServer
 from crossflow.edges.explore.study_rows import PointColumn, PointRows, read_from, read_points, read_record, row_of, sent, size_of
+from crossflow.edges.explore.study_shown import ShownRows, shown
 from crossflow.edges.explore.study_source import StudySource, is_setting
 
 INLINE = 2**24  # characters of columns that stand in the page itself; the others come when they are asked for
@@ -53,13 +55,14 @@ class StudyPage:
     @property
     def points(self) -> Path:
         """The file of its points."""
-        return self.folder / POINTS
+        return self.folder / (PARQUET if (self.folder / PARQUET).is_file() and not (self.folder / POINTS).is_file() else POINTS)
 
     def start(self) -> dict[str, Any]:
         """What the page begins with."""
         record = read_record(self.folder)
         found = self.found(record)
-        columns, late = _shared(self.described(found, record), found)
+        part = self.part(found, record)
+        columns, late = _shared(self.described(found, record), part.rows)
         return {
             "study": record["name"],
             "folder": str(self.folder),
@@ -67,7 +70,9 @@ class StudyPage:
             "age": _age(record),
             "finished": record["finished"],
             "expected": record.get("points"),
-            "rows": found.rows,
+            "rows": part.rows.rows,
+            "all": found.rows,
+            "weights": None if part.weights is None else sent(PointColumn(values=part.weights), len(part.weights)),
             "offset": found.end,
             "file": _identity(self.points),
             "columns": columns,
@@ -82,6 +87,12 @@ class StudyPage:
             "trust": "" if self.source is None else trust(self.source.scenario).text,
         }
 
+    def part(self, found: PointRows, record: Mapping[str, Any]) -> ShownRows:
+        """What a page is sent of the rows: all while the study runs, for a page is then told of each new one."""
+        if not record["finished"]:
+            return ShownRows(rows=found)
+        return shown(found, tuple((goal["name"], goal["larger"]) for goal in self.objectives(found)), tuple(self.swept(found, record)))
+
     def draws(self) -> int:
         """How many times uncertain numbers were drawn for each point, the same draws for all; 0 where none were."""
         spec = None if self.source is None else self.source.spec
@@ -92,7 +103,7 @@ class StudyPage:
         level = found.columns.get("trust")
         if self.source is None or level is None or level.levels is None:
             return None
-        settings = [name for name, column in found.columns.items() if is_setting(name) and len(np.unique(column.values)) > 1]
+        settings = [name for name, column in found.columns.items() if is_setting(name) and _varies(column.values)]
         return reach_of_ties(self.source.scenario, settings, level.levels)
 
     def found(self, record: Mapping[str, Any]) -> PointRows:
@@ -161,7 +172,8 @@ class StudyPage:
     def late(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Columns that the page does not begin with: ``names``, and for how many ``rows``."""
         names, rows = asked.get("names"), asked.get("rows")
-        found = self.found(read_record(self.folder))
+        record = read_record(self.folder)
+        found = self.part(self.found(record), record).rows
         if not (isinstance(names, list) and isinstance(rows, int) and 0 < rows <= found.rows):
             raise CrossflowError("names and rows: expected a list of columns, and how many rows the page has")
         return {"columns": {name: sent(column, rows) for name, column in found.columns.items() if name in names}}
@@ -235,8 +247,9 @@ def study_app(folder: Path) -> App:
 def _offline(page: StudyPage) -> dict[str, Any]:
     """Columns that the page does not begin with, for a page that can ask nobody."""
     record = read_record(page.folder)
-    found = page.found(record)
-    _, late = _shared(page.described(found, record), found)
+    whole = page.found(record)
+    found = page.part(whole, record).rows
+    _, late = _shared(page.described(whole, record), found)
     return {"columns": {told["name"]: sent(found.columns[told["name"]], found.rows) for told in late}}
 
 
@@ -259,6 +272,11 @@ def _identity(path: Path) -> str:
     """What stays the same of a file that is only appended to."""
     stat = path.stat()
     return f"{stat.st_dev}-{stat.st_ino}"
+
+
+def _varies(values: Array) -> bool:
+    """Whether not all values are the same, or missing."""
+    return not bool(np.isnan(values).all()) and not bool((values == values[0]).all())
 
 
 def _number(asked: Mapping[str, Any]) -> int:

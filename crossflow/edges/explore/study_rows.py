@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from crossflow.answers.study.records import POINTS, RUN, TABLE
+from crossflow.answers.study.parquet import ParquetPoints
+from crossflow.answers.study.parquet import rows as parquet_rows
+from crossflow.answers.study.records import PARQUET, POINTS, RUN, TABLE, held_in
 from crossflow.base import versions
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.words import label
@@ -67,19 +69,19 @@ def read_record(folder: Path) -> dict[str, Any]:
     if not (isinstance(found, dict) and isinstance(found.get("name"), str) and isinstance(found.get("finished"), bool)):
         raise CrossflowError(f"{folder / RUN} is not the record of a study; {AGAIN}")
     found = versions.migrated("study", found, str(folder / RUN), found=0)
-    if found.get("format", "jsonl") != "jsonl":
-        raise CrossflowError(
-            f"{folder}: the page shows points as lines, and these are {found['format']}; run the study with --format jsonl into another"
-            " folder"
-        )
-    if not (folder / POINTS).is_file():
+    path = folder / held_in(found)
+    if not path.is_file() and path.name == PARQUET and not found["finished"]:
+        raise CrossflowError(f"{path} is written when its study ends, and it has not; continue it with --resume, or wait for it")
+    if not path.is_file():
         also = f" ({TABLE} alone cannot be shown)" if (folder / TABLE).is_file() else ""
-        raise CrossflowError(f"{folder / POINTS} is missing{also}; run the study again")
+        raise CrossflowError(f"{path} is missing{also}; run the study again")
     return found
 
 
 def read_points(folder: Path, *, finished: bool) -> PointRows:
     """All whole rows; CrossflowError where there is none, or a line is no row. The last line of a finished study must be whole."""
+    if (folder / PARQUET).is_file() and not (folder / POINTS).is_file():
+        return _read_parquet(folder / PARQUET)
     path = folder / POINTS
     found = read_from(path, 0)
     if finished and found.end < path.stat().st_size:
@@ -88,6 +90,22 @@ def read_points(folder: Path, *, finished: bool) -> PointRows:
         more = "" if finished else "; wait until the study has written some, or continue it with --resume"
         raise CrossflowError(f"{path} holds no point{more}")
     return found
+
+
+def _read_parquet(path: Path) -> PointRows:
+    """All rows of a Parquet file, a column at a time."""
+    file = ParquetPoints(path)
+    if not file.count():
+        raise CrossflowError(f"{path} holds no point; run the study again")
+    columns = {}
+    for name in file:
+        values, levels, flag = file.coded(name)
+        columns[name] = PointColumn(values=values, levels=None if levels is None else tuple(map(_word, levels)), flag=flag)
+    return PointRows(columns=columns, rows=file.count(), end=path.stat().st_size)
+
+
+def _word(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else _text(value)
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -229,6 +247,11 @@ def _whole(parts: Sequence[tuple[int, PointColumn]], levels: dict[Any, int], row
 
 def row_of(path: Path, number: int) -> dict[str, Any]:
     """The row with a number, as it stands in the file; CrossflowError where there is none."""
+    if path.name == PARQUET:
+        found = next(iter(parquet_rows(path, number)), None)
+        if found is None or found["id"] != number:
+            raise CrossflowError(f"{path}: there is no point {number}; load the page again")
+        return {name: value for name, value in found.items() if value is not None}
     begins = f'{{"id":{number},'.encode()
     with path.open("rb") as stream:
         for line in stream:

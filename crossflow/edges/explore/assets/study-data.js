@@ -2,8 +2,8 @@
 
 import { bytesOf, call, scaleOf, show, start } from "./kit.js";
 
-/** All points: columns by name, how many rows there are, what is selected (1) or not (0), and a number that grows with every change. */
-export const data = { columns: new Map(), late: new Map(), rows: 0, mask: new Uint8Array(0), selected: 0, version: 0 };
+/** All points, or a part of them where `weights` say how many of `all` each row stands for: columns by name, how many rows there are, what is selected (1) or not (0), and a number that grows with every change. */
+export const data = { columns: new Map(), late: new Map(), rows: 0, mask: new Uint8Array(0), selected: 0, version: 0, weights: null, all: 0 };
 
 // ---------------------------------------------------------------------------------------------- columns
 
@@ -125,7 +125,13 @@ export class Column {
 /** Take in what the page begins with. */
 export function begin() {
   data.rows = start.rows;
+  data.all = start.all;
   for (const told of start.columns) addColumn(told, told);
+  if (start.weights) {
+    const weights = new Column({ name: "", words: "", unit: "1" });
+    weights.append(start.weights, data.rows);
+    data.weights = weights.values;
+  }
   for (const told of start.late) data.late.set(told.name, told);
   data.mask = new Uint8Array(data.rows).fill(1);
   data.selected = data.rows;
@@ -149,10 +155,24 @@ export async function need(names) {
   return undefined;
 }
 
+/** How many points a row stands for. */
+export function weight(i) {
+  return data.weights ? data.weights[i] : 1;
+}
+
+/** How many points the selected rows stand for. */
+export function selectedPoints() {
+  if (!data.weights) return data.selected;
+  let sum = 0;
+  for (let i = 0; i < data.rows; i++) if (data.mask[i]) sum += data.weights[i];
+  return sum;
+}
+
 /** Add rows that were written since; the number of them. */
 export function extend(answer) {
   for (const column of data.columns.values()) column.append(answer.columns[column.name], answer.rows);
   data.rows += answer.rows;
+  data.all += answer.rows;
   data.mask = new Uint8Array(data.rows).fill(1);
   data.version++;
   return answer.rows;
@@ -298,8 +318,8 @@ export function groupsOf(found, by, most) {
       groups.set(name, { name, values: [], misfits: 0 });
     }
     const group = groups.get(name);
-    if (fits(i) && Number.isFinite(found.values[i])) group.values.push(found.values[i]);
-    else group.misfits++;
+    if (fits(i) && Number.isFinite(found.values[i])) for (let k = weight(i); k > 0; k--) group.values.push(found.values[i]);
+    else group.misfits += weight(i);
   }
   return [...groups.values()].map((group) => ({ ...group, values: Float64Array.from(group.values).sort() }));
 }

@@ -1,6 +1,6 @@
 // The order of points: what does not fit never comes before what does. Nothing here draws.
 
-import { column, data, feasible } from "./study-data.js";
+import { column, data, feasible, weight } from "./study-data.js";
 
 const EQUAL = 1e-9; // relative difference of values that are the same
 
@@ -109,9 +109,9 @@ export function bestRows(objective, key, count, reach = 0) {
   for (let i = 0; i < data.rows; i++) {
     const value = sign * values[i];
     if (!mask[i] || value !== value || !fits(i)) continue;
-    fitting++;
-    if (value <= same) equal++;
-    if (value <= edge) near++;
+    fitting += weight(i);
+    if (value <= same) equal += weight(i);
+    if (value <= edge) near += weight(i);
   }
   return { rows, fitting, equal, near: reach ? Math.max(0, near) : 0, edge };
 }

@@ -1,7 +1,7 @@
 // The plots beside the scatter: how searches converged, how values are distributed, intervals of groups, and what matters of what is not known.
 
 import { cssColour, el, percent, replace, seriesColour, show } from "./kit.js";
-import { column, convergence, data, groupsOf, quantile } from "./study-data.js";
+import { column, convergence, data, groupsOf, quantile, weight } from "./study-data.js";
 import { brushBetween, canLog, cut, drawAxes, fitted, onGround, scaleOfColumn, wantsLog } from "./study-axes.js";
 
 const BINS = 48, MOST_GROUPS = 40;
@@ -103,8 +103,8 @@ export function makeDistribution(host, app) {
       const at = x.at(found.values[i]);
       if (at !== at) continue;
       const bin = Math.max(0, Math.min(bins - 1, Math.floor((at - box.left) / wide)));
-      all[bin]++;
-      chosen[bin] += data.mask[i];
+      all[bin] += weight(i);
+      chosen[bin] += data.mask[i] * weight(i);
     }
     const most = Math.max(1, ...all);
     const count = { isText: false, stats: { low: 0, high: most }, titled: () => ({ title: "points", factor: 1 }) };

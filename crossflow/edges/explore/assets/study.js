@@ -1,7 +1,7 @@
 // The page of a study: its state, and the views that share it. Every view brushes the same columns, so that a brush in one selects in all.
 
 import { call, digits, el, framed, grouped, onState, onSystemTheme, percent, readState, replace, save, say, searchKey, show, start, themeButton, writeState } from "./kit.js";
-import { allColumns, begin, brushOf, column, data, extend, feasible, frontOfAll, need, select } from "./study-data.js";
+import { allColumns, begin, brushOf, column, data, extend, feasible, frontOfAll, need, select, selectedPoints, weight } from "./study-data.js";
 import { canLog, wantsLog } from "./study-axes.js";
 import { bestRow } from "./study-rank.js";
 import { quickly } from "./study-matter.js";
@@ -365,9 +365,10 @@ const design = makeDesign(panel, app);
 function drawStatus() {
   const fits = feasible();
   let fitting = 0;
-  for (let i = 0; i < data.rows; i++) fitting += fits(i) ? 1 : 0;
-  const parts = [`${grouped(data.rows)} points`, fitting === data.rows ? "all fit" : `${grouped(fitting)} fit`];
-  if (data.selected < data.rows) parts.push(`${grouped(data.selected)} selected (${percent(data.selected / data.rows, 2)})`);
+  for (let i = 0; i < data.rows; i++) fitting += fits(i) ? weight(i) : 0;
+  const part = data.weights ? `, ${grouped(data.rows)} shown: the front, the best of each objective, all extremes, and a sample that stands for the rest` : "";
+  const parts = [`${grouped(data.all)} points${part}`, fitting === data.all ? "all fit" : `${grouped(fitting)} fit`];
+  if (data.selected < data.rows) parts.push(`${data.weights ? "about " : ""}${grouped(selectedPoints())} selected (${percent(selectedPoints() / data.all, 2)})`);
   const by = ranked(app);
   if (app.best >= 0 && by) parts.push(`best ${column(by.name).words} ${column(by.name).text(app.best)}`);
   else if (!data.selected) parts.push("nothing matches");
