@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.answers.search.pareto import non_dominated
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, Index, Mask
 from crossflow.edges.explore.study_rows import CODED, PointColumn, PointRows
 
 WHOLE = 100_000  # points up to which a page is sent all
@@ -40,7 +40,7 @@ def shown(found: PointRows, objectives: tuple[tuple[str, bool], ...], swept: tup
     return ShownRows(rows=PointRows(columns=columns, rows=len(kept), end=found.end), weights=weights)
 
 
-def chosen(found: PointRows, objectives: Sequence[tuple[str, bool]], swept: Sequence[str]) -> tuple[Array, Array]:
+def chosen(found: PointRows, objectives: Sequence[tuple[str, bool]], swept: Sequence[str]) -> tuple[Index, Array]:
     """Numbers of the rows that are sent, in their order, and how many points each stands for."""
     fits = _fits(found.columns, found.rows)
     exact = np.zeros(found.rows, dtype=bool)
@@ -65,12 +65,12 @@ def chosen(found: PointRows, objectives: Sequence[tuple[str, bool]], swept: Sequ
     return kept, weights[kept]
 
 
-def _fits(columns: Mapping[str, PointColumn], rows: int) -> Array:
+def _fits(columns: Mapping[str, PointColumn], rows: int) -> Mask:
     """What fits, by the study's word."""
-    return columns["feasible"].values == 1 if "feasible" in columns else np.ones(rows, dtype=bool)
+    return np.asarray(columns["feasible"].values == 1) if "feasible" in columns else np.ones(rows, dtype=bool)
 
 
-def _ends(column: PointColumn, fits: Array) -> list[int]:
+def _ends(column: PointColumn, fits: Mask) -> list[int]:
     """Rows of the least and the largest value, of all and of those that fit, and of one that is missing; of few levels a row of each."""
     values = column.values
     if column.levels is not None:
@@ -83,12 +83,12 @@ def _ends(column: PointColumn, fits: Array) -> list[int]:
     return found + [int(row) for row in np.flatnonzero(np.isnan(values))[:1]]
 
 
-def _cells(columns: Mapping[str, PointColumn], names: Sequence[str], fits: Array, rest: Array) -> Array:
+def _cells(columns: Mapping[str, PointColumn], names: Sequence[str], fits: Mask, rest: Index) -> Index:
     """The cell of each of the `rest`: bins of equal numbers of points by the columns, as fine as their room allows; later columns give way.
 
     A cell holds only points that fit, or only ones that do not. A column that no bins but the coarsest leave room for is left out.
     """
-    found = fits[rest].astype(np.int64)
+    found = fits[rest].astype(np.intp)
     for name in names:
         values = columns[name].values[rest]
         bins = FINEST if name == names[0] else 32
@@ -102,13 +102,13 @@ def _cells(columns: Mapping[str, PointColumn], names: Sequence[str], fits: Array
     return found
 
 
-def _bins(values: Array, bins: int, text: bool) -> Array:
+def _bins(values: Array, bins: int, text: bool) -> Index:
     """Numbers of bins: each value by itself where there are few, else shares of equal size; the last one of what is missing."""
     missing = np.isnan(values)
     known = np.unique(values[~missing][:: max(1, len(values) // 100_000)])
     if not known.size:
-        return np.zeros(len(values), dtype=np.int64)
+        return np.zeros(len(values), dtype=np.intp)
     if text:
-        return np.where(missing, bins, values % bins).astype(np.int64)
+        return np.asarray(np.where(missing, bins, values % bins), dtype=np.intp)
     edges = known[1:] if len(known) <= bins else np.unique(np.quantile(known, np.arange(1, bins) / bins))
-    return np.where(missing, bins, np.searchsorted(edges, values, side="right")).astype(np.int64)
+    return np.asarray(np.where(missing, bins, np.searchsorted(edges, values, side="right")), dtype=np.intp)
