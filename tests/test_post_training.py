@@ -366,6 +366,7 @@ def test_points_of_a_batch_are_as_each_alone():
         (DPO, {"kind": "distill"}, "teacher: name the model that teaches"),
         (DPO, {"kind": "grpo"}, "rollout: grpo trains on answers; say how they are written"),
         (DPO, {"overheads": "none"}, "overheads: a job of kind dpo writes no answers"),
+        (TAKES, {"overheads": {"refit": "9 s"}, "rollout": {**ROLLOUT, "devices": 8}}, "overheads.refit: engines on devices of their own"),
         (TAKES, {"overheads": {"step": "4"}}, "job.overheads.step: "),
         (TAKES, {"overheads": {"refit_rate": "0 GB/s"}}, "job.overheads.refit_rate: expected more than 0 B/s"),
         (DPO, {"epochs": 2}, "epochs: a job of kind dpo writes no answers"),

@@ -129,6 +129,10 @@ class PostTrainingSpec(FileModel):
                 yield f"rollout.{key}: it has at least one token"
         if found.staleness and found.devices is None:
             yield "rollout.staleness: engines that take turns with training do not write meanwhile; give rollout.devices, or leave it out"
+        if found.devices is not None and isinstance(self.overheads, OverheadsSpec):
+            for name in ("refit", "refit_rate"):
+                if name in self.overheads.model_fields_set:
+                    yield f"overheads.{name}: engines on devices of their own do not wake up for new weights; leave it out"
         if self.samples * max(found.staleness, 1) > MOST_ANSWERS:
             yield f"rollout.prompts: at most {MOST_ANSWERS:,} answers are replayed; here are {self.samples * max(found.staleness, 1):,}"
 
