@@ -366,7 +366,7 @@ function drawStatus() {
   const fits = feasible();
   let fitting = 0;
   for (let i = 0; i < data.rows; i++) fitting += fits(i) ? weight(i) : 0;
-  const part = data.weights ? `, ${grouped(data.rows)} shown: the front, the best of each objective, all extremes, and a sample that stands for the rest` : "";
+  const part = data.weights ? `, ${grouped(data.rows)} shown: the front, the best of each objective, the extremes of numbers, and a sample that stands for the rest` : "";
   const parts = [`${grouped(data.all)} points${part}`, fitting === data.all ? "all fit" : `${grouped(fitting)} fit`];
   if (data.selected < data.rows) parts.push(`${data.weights ? "about " : ""}${grouped(selectedPoints())} selected (${percent(selectedPoints() / data.all, 2)})`);
   const by = ranked(app);
