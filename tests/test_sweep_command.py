@@ -4,12 +4,14 @@ import csv
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 import crossflow
 from crossflow.__main__ import main
 
+ROOT = Path(__file__).parents[1]
 DATA = {"name": "small", "system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"}
 
 
@@ -106,3 +108,12 @@ def test_a_list_for_set_is_answered_by_the_line_that_works(file, capsys):
 )
 def test_what_cannot_be_swept_is_refused_with_the_cure(words, told, file, capsys):
     assert told in refused(capsys, file, *words)
+
+
+def test_jobs_are_ranked_by_their_iteration(capsys):
+    path = ROOT / "docs/examples/grpo.yaml"
+    rows = answered(capsys, path, "--vary", "job.overheads.sample=0.1 s,1 ms,2 s")
+    times = [row["job.iteration_time_s"] for row in rows["rows"]]
+    assert rows["goal"] == "job.iteration_time_s"
+    assert rows["best"] == rows["rows"][1]
+    assert times[1] < times[0] < times[2]

@@ -49,7 +49,7 @@ DOORS = {
     "prediction": ("Prediction", "predict"),
     "scenario": ("SYSTEM_KINDS", "Scenario", "check_steady", "check_strategy", "from_dict", "from_document", "load", "model_name",
         "presets", "requests_of", "spelled_out"),
-    "score": ("MARGIN", "Score", "larger_is_better", "no_column", "ranked_time", "unit_of", "words"),
+    "score": ("MARGIN", "RANKED", "Score", "larger_is_better", "no_column", "unit_of", "words"),
     "search.driver": ("search",),
     "search.goals": ("Constraint", "Objective"),
     "search.pareto": ("non_dominated",),

@@ -38,6 +38,7 @@ UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose n
 EXPERTS = ("experts_memory_bytes", "experts_memory_capacity_bytes")  # columns of experts on devices of their own
 BUSY = ("attention_busy", "experts_busy")  # shares of a step in which either of two pools works
 ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
+RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)

@@ -6,7 +6,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -76,14 +76,13 @@ def stage(name: str) -> Callable[[Callable[StageArguments, StageResult]], Callab
     return of
 
 
-def kept_results() -> Iterator[tuple[str, int, int]]:
-    """Functions of crossflow that keep their results: name, how often one was found again, and how often it was worked out. [1]"""
-    seen = set()
+def kept_results() -> dict[str, tuple[int, int]]:
+    """Functions of crossflow that keep their results: how often one was found again, and how often it was worked out. [1]"""
+    kept: dict[str, tuple[int, int]] = {}
     for name, module in sorted(sys.modules.items()):
         for key, value in list(vars(module).items()) if name.startswith("crossflow") and module is not None else ():
             asked = getattr(value, "cache_info", None)
-            if asked is None or id(value) in seen or getattr(value, "__module__", "") != name:
-                continue
-            seen.add(id(value))
-            found = asked()
-            yield f"{name.removeprefix('crossflow.')}.{key}", found.hits, found.misses
+            if asked is not None and getattr(value, "__module__", "") == name:
+                found = asked()
+                kept[f"{name.removeprefix('crossflow.')}.{key}"] = found.hits, found.misses
+    return kept

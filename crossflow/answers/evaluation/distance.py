@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
+from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
 
@@ -34,7 +34,8 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
     varied = {path.removeprefix("system."): values for path, values in (quantities or {}).items() if path.startswith("system.")}
     given = scenario.document.data["system"]
     for path in (*AROUND_IT, *(f"network.{level}.latency" for level in LATENCIES)):
-        values = varied.get(path, _value(scenario.system, path) if _says(given, path) else None)
+        keys = path.split(".")
+        values = varied[path] if path in varied else None if files.held(given, keys) is None else value_at(scenario.system, keys)
         span = None if values is None else _span(scenario, path)
         if span is None:
             continue
@@ -45,21 +46,6 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
             which = np.where(outside & (which == 0), len(reasons), which)
             reasons.append(_sentence(path, least, greatest))
     return tuple(reasons), which
-
-
-def _says(given: Any, path: str) -> bool:
-    """Whether a system section itself says a quantity; files of systems in the package are what was measured, or stand beside it."""
-    for key in path.split("."):
-        if not isinstance(given, Mapping) or key not in given:
-            return False
-        given = given[key]
-    return given is not None
-
-
-def _value(system: Any, path: str) -> Any:
-    for key in path.split("."):
-        system = getattr(system, key, None)
-    return system
 
 
 def _span(scenario: Scenario, path: str) -> tuple[float, float] | None:
@@ -83,9 +69,7 @@ def _spans() -> Mapping[str, tuple[float, float]]:
         if data.get("device") not in devices:
             continue
         for name, unit in AROUND_IT.items():
-            value: Any = data
-            for key in name.split("."):
-                value = value.get(key) if isinstance(value, Mapping) else None
+            value = files.held(data, name.split("."))
             value = value.get("value") if isinstance(value, Mapping) else value
             if value is not None:
                 found.setdefault(name, []).append(parse(value, unit))

@@ -17,7 +17,7 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import ITERATION, larger_is_better, ranked_time, unit_of
+from crossflow.answers.score import RANKED, larger_is_better, ranked_time, unit_of
 from crossflow.answers.search.division import SPREAD
 from crossflow.answers.search.goals import LOSS, REGRET
 from crossflow.answers.search.portfolio import PortfolioProblem
@@ -49,7 +49,6 @@ TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
 LEAST = "{}, by the least trusted part of its job"
 DRAWN = "Intervals hold what the drawn numbers change, and not the errors of predictions, which the trust has."
-RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
 COMPARED = 64  # swept points up to which every pair is compared
 
 

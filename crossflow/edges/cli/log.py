@@ -15,7 +15,7 @@ from typing import Any
 from crossflow import __version__
 from crossflow.base.contents import READ
 from crossflow.base.errors import CrossflowError
-from crossflow.base.files import check_writable, named_by, write_json
+from crossflow.base.files import check_writable, named_by
 from crossflow.base.names import visible
 from crossflow.base.platforms import most_memory
 from crossflow.base.stages import StageWatch, kept_results
@@ -43,25 +43,23 @@ class Once(logging.Handler):
 @contextlib.contextmanager
 def at_level(arguments: argparse.Namespace) -> Iterator[None]:
     """Say as much as the words of a command ask for, while it runs."""
-    logger, handler = logging.getLogger("crossflow"), Once()
-    before = logger.level
-    logger.setLevel(logging.DEBUG if arguments.verbose else logging.WARNING if arguments.quiet else logging.INFO)
-    if arguments.verbose:
-        logging.getLogger(READ).addHandler(handler)
-    profile = arguments.profile
+    profile, loud = arguments.profile, arguments.verbose
     if profile is not None:
         _check(profile)
-    begun, spent, before_all = time.perf_counter(), time.process_time(), dict(_kept())
-    watch = StageWatch()
+    logger, handler, watch = logging.getLogger("crossflow"), Once(), StageWatch()
+    before, earlier = logger.level, kept_results() if loud else {}
+    logger.setLevel(logging.DEBUG if arguments.verbose else logging.WARNING if arguments.quiet else logging.INFO)
+    if loud:
+        logging.getLogger(READ).addHandler(handler)
+    begun, spent = time.perf_counter(), time.process_time()
     try:
-        with watch if arguments.verbose or profile is not None else contextlib.nullcontext():
+        with watch if loud or profile is not None else contextlib.nullcontext():
             yield
     finally:
         if profile is not None:
             _write_profile(profile, arguments.command, watch, begun)
-        if arguments.verbose:
-            _tell_stages(watch, before_all)
-        if arguments.verbose:
+        if loud:
+            _tell_stages(watch, earlier)
             logging.getLogger(READ).removeHandler(handler)
             _sum_up(time.perf_counter() - begun, time.process_time() - spent)
         logger.setLevel(before)
@@ -74,17 +72,13 @@ def _check(path: Path) -> None:
     check_writable(path, "--profile")
 
 
-def _kept() -> Iterator[tuple[str, tuple[int, int]]]:
-    yield from ((name, (found, made)) for name, found, made in kept_results())
-
-
 def _tell_stages(watch: StageWatch, before: Mapping[str, tuple[int, int]]) -> None:
     """Say the own time of each stage, and how often results were found again that had been worked out before."""
     told = [f"{name} {show(taken, 's')}" + (f" in {count:,}" if count > 1 else "") for name, (count, taken) in watch.totals().items()]
     if told:
         sys.stderr.write(f"crossflow: stages: {', '.join(told)}\n")
     asked = []
-    for name, (found, made) in _kept():
+    for name, (found, made) in kept_results().items():
         earlier = before.get(name, (0, 0))
         asked.append((found - earlier[0], made - earlier[1], name))
     again, anew = sum(one[0] for one in asked), sum(one[1] for one in asked)
@@ -94,8 +88,10 @@ def _tell_stages(watch: StageWatch, before: Mapping[str, tuple[int, int]]) -> No
 
 def _write_profile(path: Path, command: str, watch: StageWatch, begun: float) -> None:
     """Write the spans of a command as a trace; the threads of this process, not those of workers."""
+    from crossflow.edges.trace.perfetto import write_events
+
     threads = {one: i for i, one in enumerate(dict.fromkeys([threading.main_thread().ident, *(span.thread for span in watch.spans)]))}
-    lines = [("process_name", 0, "crossflow"), *(("thread_name", i, f"thread {i}") for i in threads.values())]
+    lines = [("process_name", 0, f"crossflow {__version__}"), *(("thread_name", i, f"thread {i}") for i in threads.values())]
     names = [{"ph": "M", "name": name, "pid": 1, "tid": i, "args": {"name": told}} for name, i, told in lines]
     whole = _event(f"crossflow {command}", 0, 0.0, time.perf_counter() - begun)
     ordered = sorted(watch.spans, key=lambda span: (span.start, -span.end))
@@ -103,9 +99,8 @@ def _write_profile(path: Path, command: str, watch: StageWatch, begun: float) ->
         _event(one.name, threads[one.thread], one.start - begun, one.end - one.start) | {"args": {"own_us": MICRO * one.own}}
         for one in ordered
     ]
-    document = {"traceEvents": [*names, whole, *events], "displayTimeUnit": "ms", "crossflow": __version__}
     with named_by("--profile"):
-        write_json(path, document)
+        write_events([*names, whole, *events], path, packed=path.suffix == ".gz")
 
 
 def _event(name: str, thread: int, start: float, duration: float) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rich.text import Text
 from crossflow.answers.interactive.sweeps import sweep, swept_paths
 from crossflow.answers.planning.opening import ScenarioSource, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD
-from crossflow.answers.score import Score, larger_is_better, no_column, ranked_time
+from crossflow.answers.score import RANKED, Score, larger_is_better, no_column
 from crossflow.answers.study.findings import cells, header, reach_of_ties
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
@@ -33,7 +33,7 @@ from crossflow.edges.cli.source import source_of
 from crossflow.edges.cli.varying import MOST, parts, varied
 
 _EXAMPLE = "strategy=tp8,tp4-dp2"
-_FIGURES = ("e2el_s", "step_time_s", "tokens_per_second", "mfu", "memory_needed_bytes")
+_FIGURES = ("e2el_s", *RANKED, "tokens_per_second", "mfu", "memory_needed_bytes")
 _MONEY = ("usd_per_million_tokens", "usd_per_million_samples")
 _WHOLE = ("nodes", "devices", "batch")  # options of a question that are whole numbers
 SweptValues = dict[str, Any]  # by path, or settings by name of what changes together
@@ -175,7 +175,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
     """Write the table, or JSON, and the files that were asked for."""
     table = score.table()
     names = _columns(arguments, score, table)
-    goal = arguments.sort or ("e2el_s" if "e2el_s" in table else "step_time_s")
+    goal = arguments.sort or ("e2el_s" if "e2el_s" in table else _ranked(table))
     order = _order(score, table, goal)
     best = next((i for i in order if score.feasible[i] and np.isfinite(_number(table[goal][i]))), None)
     shown = order if arguments.sort else list(range(len(score)))
@@ -196,7 +196,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         if path.suffix.lower() == TABLE:
             score.to_csv(path)
         else:
-            timed = np.isfinite(np.asarray(ranked_time(table), dtype=float))  # what makes no scenario has no place in a picture
+            timed = np.isfinite(np.asarray(table[_ranked(table)], dtype=float))  # what makes no scenario has no place in a picture
             if not timed.any():
                 raise CrossflowError(f"-o {path}: no point has a time, and there is nothing to draw")
             score.take(timed).plot(y=goal).save(path)
@@ -235,6 +235,11 @@ def _columns(arguments: argparse.Namespace, score: Score, table: Mapping[str, An
     return list(dict.fromkeys([*score.points, *([arguments.sort] if arguments.sort else []), *figures, "trust", *why]))
 
 
+def _ranked(table: Mapping[str, Any]) -> str:
+    """The column by which points are faster: the iteration of a job, where there is one, else the step."""
+    return next(name for name in RANKED if name in table)
+
+
 def _order(score: Score, table: Mapping[str, Any], goal: str) -> list[int]:
     """Points, the best first; those that cannot run, or have no such figure, last."""
     sign = -1.0 if larger_is_better(goal) else 1.0
@@ -246,13 +251,14 @@ def _order(score: Score, table: Mapping[str, Any], goal: str) -> list[int]:
 
 def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: str | None) -> list[int]:
     """Points that measured runs do not tell from the fastest, where all do the same and time is the goal."""
-    if sort not in (None, "step_time_s") or len(score) < 2 or not score.feasible.any():
+    if sort not in (None, *RANKED) or len(score) < 2 or not score.feasible.any():
         return []
     scenario, _ = unplanned(source, settings)
     reach = reach_of_ties(scenario, list(score.points), set(score.trusted))
     if reach is None:
         return []
-    times = np.where(score.feasible, np.asarray(ranked_time(score.table()), dtype=float), np.inf)
+    table = score.table()
+    times = np.where(score.feasible, np.asarray(table[_ranked(table)], dtype=float), np.inf)
     best = int(times.argmin())
     return [int(i) for i in np.flatnonzero(times <= times[best] * (1.0 + reach)) if i != best] if np.isfinite(times[best]) else []
 
