@@ -15,6 +15,9 @@ MOST = 100_000  # values of a path, and points of a sweep without a study
 _COUNTED = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _POWERS = re.compile(r"(\d{1,18})\^(\d{1,3})\.\.\1\^(\d{1,3})")
 _SPACED = re.compile(r"([^:]+):([^:]+):(\d{1,9})")
+_UNIT = re.compile(r"(.*\d)\s*([A-Za-zµ][A-Za-zµ0-9/*^ ]*)")
+_BARE = re.compile(r"[+\-.:^eE\d]*\d")  # a number or a range of numbers
+_RANGE = re.compile(r"[:^]|\.\.")
 _NUMBER = re.compile(r"\s*[+-]?\.?\d")
 
 
@@ -25,12 +28,20 @@ def varied(text: str, example: str) -> tuple[str, list[Any]]:
     (('strategy', ['tp8', 'tp4-dp2']), ('system.nodes', [1, 2, 3, 8]), ('batch', [8, 16, 32]))
     >>> varied("system.network.inter.bandwidth=25 GB/s:50 GB/s:2", "")
     ('system.network.inter.bandwidth', ['25 GB/s', '50 GB/s'])
+
+    A unit behind the last value or range is that of all, where they have none:
+
+    >>> varied("system.network.inter.bandwidth=25,50,100 GB/s", ""), varied("system.power=600:700:3 W", "")
+    (('system.network.inter.bandwidth', ['25 GB/s', '50 GB/s', '100 GB/s']), ('system.power', ['600 W', '650 W', '700 W']))
+    >>> varied("system.power=600:700 W:2", "")
+    ('system.power', ['600 W', '700 W'])
     """
     path, sign, given = text.partition("=")
     path = path.strip()
     if not (path and sign and given.strip()):
         raise CrossflowError(f"--vary {text}: expected a path with its values, such as {example}")
-    values = [value for part in parts(given) for value in _values(text, path, part)]
+    listed, unit = _measured(parts(given))
+    values = [f"{value} {unit}" if unit else value for part in listed for value in _values(text, path, part)]
     if len(values) > MOST:
         raise CrossflowError(f"--vary {text}: {len(values):,} values; at most {MOST:,} are taken here")
     return path, values
@@ -52,6 +63,15 @@ def parts(given: str) -> list[str]:
     return [part.strip() for part in found]
 
 
+def _measured(listed: list[str]) -> tuple[list[str], str]:
+    """Values and ranges without the unit that stands behind the last of them alone, and the unit; none where one has its own."""
+    found = _UNIT.fullmatch(listed[-1])
+    bare = [*listed[:-1], *([found[1]] if found else [])]
+    if found is None or not all(map(_BARE.fullmatch, bare)) or (len(bare) == 1 and not _RANGE.search(bare[0])):
+        return listed, ""
+    return bare, found[2]
+
+
 def _values(text: str, path: str, part: str) -> Iterator[Any]:
     if not part:
         raise CrossflowError(f"--vary {text}: a value is empty; give values with a comma between two of them")
@@ -65,7 +85,9 @@ def _values(text: str, path: str, part: str) -> Iterator[Any]:
     elif (found := _SPACED.fullmatch(part)) and _NUMBER.match(found[1]) and _NUMBER.match(found[2]):
         if not 0 < int(found[3]) <= MOST:
             raise CrossflowError(f"--vary {text}: expected FROM:TO:COUNT with 1 to {MOST:,} values, got {part}")
-        ends = SpacedRange.model_validate({"from": found[1].strip(), "to": found[2].strip(), "count": int(found[3])})
+        start, measured = found[1].strip(), _UNIT.fullmatch(found[2].strip())
+        start = f"{start} {measured[2]}" if measured and _BARE.fullmatch(start) else start
+        ends = SpacedRange.model_validate({"from": start, "to": found[2].strip(), "count": int(found[3])})
         numbers = spaced(ends, Document(file=f"--vary {text}", data={}), ("sweep", path))
         yield from (int(one) if isinstance(one, float) and one.is_integer() else one for one in numbers)
     elif part[0] in "{[":
