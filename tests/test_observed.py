@@ -92,6 +92,17 @@ def test_a_mistake_of_crossflow_leaves_a_report_without_private_names(tmp_path, 
     assert not re.search(rf"\b{getpass.getuser()}\b", text)
 
 
+def test_a_report_hides_names_with_spaces_and_bare_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acme").mkdir()
+    error = KeyError(f"'{tmp_path}/top secret/next chip.yaml' and {tmp_path}/top secret/next chip.yaml need acme-b300.csv")
+    text = "\n".join(crash._lines(error, ["predict", f"{tmp_path}/top secret/next chip.yaml", "-o", "acme"]))
+    assert "command: crossflow predict FILE.yaml -o FILE\n" in text
+    for hidden in ("secret", "chip", "acme", str(tmp_path)):
+        assert hidden not in text
+    assert "FILE.csv" in text
+
+
 def test_a_report_that_nobody_can_write_hides_nothing(monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")

@@ -17,7 +17,10 @@ from crossflow.base.platforms import SYSTEM
 
 ISSUES = "the issues of crossflow"
 LIBRARIES = ("numpy", "pydantic", "scipy", "matplotlib", "pandas", "optuna", "torch", "jax", "dask")
-WORD = re.compile(r"[\w@%+=:,.~-]*(?:[/\\][\w@%+=:,.~-]+)+")  # that has a separator of folders in it
+PATH = re.compile(r"""(?<=['"])[^'"\n]*[/\\][^'"\n]*(?=['"])|[\w@%+=:,.~-]*(?:[/\\][\w@%+=:,.~-]+)+""")  # quoted, or without spaces
+ENDINGS = r"\.(ya?ml|jsonl?|csv|gz|sh|npz|parquet|png|svg|html|toml)"
+FILE = re.compile(rf"[/\\]|({ENDINGS}|\.py)$")  # by its look
+NAME = re.compile(rf"[\w@%+=,~-][\w@%+=,.~-]*{ENDINGS}\b")
 
 
 def report(error: BaseException, words: Sequence[str]) -> Path | None:
@@ -39,9 +42,10 @@ def _lines(error: BaseException, words: Sequence[str]) -> Iterator[str]:
 
     yield f"crossflow {__version__}, Python {sys.version.partition(' ')[0]} on {SYSTEM}"
     yield ", ".join(f"{name} {version}" for name in LIBRARIES if (version := _version(name)))
-    yield f"command: crossflow {' '.join(map(masked, words))}"
+    yield f"command: crossflow {' '.join([*words[:1], *map(masked, words[1:])])}"
     yield ""
-    yield from (_private(line.rstrip("\n")) for line in traceback.format_exception(error))
+    own = sorted((word for word in words if FILE.search(word)), key=len, reverse=True)
+    yield from (_private(line.rstrip("\n"), own) for line in traceback.format_exception(error))
 
 
 def _version(library: str) -> str:
@@ -60,13 +64,21 @@ def masked(word: str) -> str:
     key, equals, value = word.partition("=")
     if equals and not re.search(r"[/\\]", key):
         return f"{key}={masked(value)}"
-    if re.search(r"[/\\]", word) or re.search(r"\.(ya?ml|jsonl?|csv|gz|sh|py|npz|parquet|png|svg|html|toml)$", word):
+    if _names_file(word):
         return f"FILE{''.join(Path(word.replace(chr(92), '/')).suffixes[-1:])}"
     return word
 
 
-def _private(text: str) -> str:
-    """A text without private folders and names: files of packages by their place in these, all others by their ending."""
+def _names_file(word: str) -> bool:
+    """Whether a word of a command names a file or a folder, by its look or because there is one."""
+    return bool(FILE.search(word)) or (len(word) > 1 and not word.startswith("-") and os.path.lexists(word))
+
+
+def _private(text: str, own: Sequence[str]) -> str:
+    """A text without private folders and names: files of packages by their place in these, all others by their ending.
+
+    own : words of the command that look like files, the longest first.
+    """
 
     def shown(found: re.Match[str]) -> str:
         path = found.group().replace("\\", "/")
@@ -76,7 +88,10 @@ def _private(text: str) -> str:
         inside = re.search(r"/lib/python[\d.]+/(.*)", path)
         return f"python/{inside.group(1)}" if inside else f"FILE{Path(path).suffix}"
 
-    text = WORD.sub(shown, text)
+    for word in own:
+        text = text.replace(word, f"FILE{Path(word).suffix}")
+    text = PATH.sub(shown, text)
+    text = NAME.sub(lambda found: found.group() if found.group().startswith("FILE.") else f"FILE.{found.group(1)}", text)
     for name, mark in ((_user(), "USER"), (socket.gethostname(), "HOST")):
         if len(name) > 1:
             text = re.sub(rf"\b{re.escape(name)}\b", mark, text)
