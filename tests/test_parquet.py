@@ -16,6 +16,7 @@ from crossflow.__main__ import main
 from crossflow.answers.study import parquet, records, sweeps
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError
+from crossflow.edges.explore.study import StudyPage
 from crossflow.edges.explore.study_rows import read_points, read_record, row_of, sent
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -196,7 +197,7 @@ def test_the_page_shows_the_same_columns_as_of_lines(columns, tmp_path):
     lines = tmp_path / "lines"
     lines.mkdir()
     (lines / "points.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in parquet.rows(columns.out / "points.parquet")))
-    read, wanted = read_points(columns.out, finished=True), read_points(lines, finished=True)
+    read, wanted = read_points(columns.out / records.PARQUET, finished=True), read_points(lines / records.POINTS, finished=True)
     assert read.rows == wanted.rows == 48
     assert list(read.columns) == list(wanted.columns)
     for name, column in read.columns.items():
@@ -206,6 +207,12 @@ def test_the_page_shows_the_same_columns_as_of_lines(columns, tmp_path):
     assert row["id"] == 31
     with pytest.raises(CrossflowError, match="there is no point 48; load the page again"):
         row_of(columns.out / "points.parquet", 48)
+
+
+def test_the_page_shows_the_points_that_the_record_names(tmp_path):
+    out = run_study(STUDY, out=tmp_path, format="parquet").out
+    (out / records.POINTS).write_text('{"id": 0, "step_time_s": 1.0}\n')  # left by an earlier study
+    assert StudyPage(folder=out, source=None).start()["all"] == 48
 
 
 def words(column):

@@ -16,7 +16,7 @@ import numpy as np
 from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.study.findings import reach_of_ties
-from crossflow.answers.study.records import PARQUET, POINTS
+from crossflow.answers.study.records import held_in
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, SpecError
@@ -55,7 +55,7 @@ class StudyPage:
     @property
     def points(self) -> Path:
         """The file of its points."""
-        return self.folder / (PARQUET if (self.folder / PARQUET).is_file() and not (self.folder / POINTS).is_file() else POINTS)
+        return self.folder / held_in(read_record(self.folder))
 
     def start(self) -> dict[str, Any]:
         """What the page begins with."""
@@ -108,8 +108,9 @@ class StudyPage:
 
     def found(self, record: Mapping[str, Any]) -> PointRows:
         """All rows, read again only where the file has changed."""
-        stat = self.points.stat()
-        return _kept(self.folder, bool(record["finished"]), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        points = self.folder / held_in(record)
+        stat = points.stat()
+        return _kept(points, bool(record["finished"]), stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
     def described(self, found: PointRows, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Every column's name, words, unit and role, those that matter most first."""
@@ -262,10 +263,10 @@ def _age(record: Mapping[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _kept(folder: Path, finished: bool, inode: int, time: int, size: int) -> PointRows:
+def _kept(points: Path, finished: bool, inode: int, time: int, size: int) -> PointRows:
     """Rows of a file as it stood; what names the state of the file is only compared."""
     del inode, time, size
-    return read_points(folder, finished=finished)
+    return read_points(points, finished=finished)
 
 
 def _identity(path: Path) -> str:

@@ -19,7 +19,7 @@ import orjson
 
 from crossflow.answers.study.parquet import ParquetPoints
 from crossflow.answers.study.parquet import rows as parquet_rows
-from crossflow.answers.study.records import PARQUET, POINTS, RUN, TABLE, held_in
+from crossflow.answers.study.records import PARQUET, RUN, TABLE, held_in
 from crossflow.base import versions
 from crossflow.base.arrays import Array
 from crossflow.base.drawing.words import label
@@ -78,11 +78,10 @@ def read_record(folder: Path) -> dict[str, Any]:
     return found
 
 
-def read_points(folder: Path, *, finished: bool) -> PointRows:
+def read_points(path: Path, *, finished: bool) -> PointRows:
     """All whole rows; CrossflowError where there is none, or a line is no row. The last line of a finished study must be whole."""
-    if (folder / PARQUET).is_file() and not (folder / POINTS).is_file():
-        return _read_parquet(folder / PARQUET)
-    path = folder / POINTS
+    if path.name == PARQUET:
+        return _read_parquet(path)
     found = read_from(path, 0)
     if finished and found.end < path.stat().st_size:
         raise _broken(path, found.rows + 1, "the line is cut short; run the study again with --resume to mend it")
