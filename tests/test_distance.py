@@ -17,26 +17,36 @@ def start():
 @pytest.mark.parametrize(
     ("path", "near", "far"),
     [
-        ("network.inter.latency", None, "5 s"),
-        ("network.intra.latency", None, "1 ns"),
-        ("network.inter.bandwidth", "25 GB/s", "1 MB/s"),
-        ("network.intra.bandwidth", "400 GB/s", "90 TB/s"),
-        ("host.bandwidth", "500 GB/s", "1 MB/s"),
+        ("network.inter.latency", None, "20 us"),
+        ("network.intra.latency", None, "400 ns"),
+        ("network.inter.bandwidth", "25 GB/s", "300 MB/s"),
+        ("network.intra.bandwidth", "400 GB/s", "4 TB/s"),
+        ("host.bandwidth", "500 GB/s", "100 GB/s"),
     ],
 )
 def test_what_lies_far_outside_is_extrapolated(start, path, near, far):
     told = start.replace({f"system.{path}": far}).predict().trust
     assert told.level == "extrapolated"
+    assert told.band is not None
     assert f"system.{path} is far outside the " in told.reason
     known = start if near is None else start.replace({f"system.{path}": near})
     assert known.predict().trust.level == start.predict().trust.level == "interpolated"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("network.inter.latency", "5 s"), ("network.intra.bandwidth", "90 TB/s"), ("host.bandwidth", "1 MB/s")]
+)
+def test_nothing_is_known_of_errors_where_a_quantity_lies_ten_times_outside(start, path, value):
+    told = start.replace({"system.network.inter.latency": "20 us", f"system.{path}": value}).predict().trust  # the farthest counts
+    assert (told.level, told.band) == ("unknown", None)
+    assert told.reason.startswith(f"the value of system.{path} is so far outside the ")
 
 
 def test_points_of_a_sweep_have_the_trust_of_their_own_prediction(start):
     values = ["10 MB/s", "50 GB/s", "90 TB/s"]
     swept = crossflow.sweep(start, {"system.network.inter.bandwidth": values})
     alone = [start.replace({"system.network.inter.bandwidth": value}).predict().trust.level for value in values]
-    assert list(swept.table()["trust"]) == alone == ["extrapolated", "interpolated", "extrapolated"]
+    assert list(swept.table()["trust"]) == alone == ["unknown", "interpolated", "unknown"]
 
 
 def test_the_limit_is_a_factor_beyond_the_range(start):

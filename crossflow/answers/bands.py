@@ -291,9 +291,14 @@ def band_of(run: Likeness) -> tuple[Band, Likeness] | None:
     return next(candidates(run, _lines()), None)
 
 
-def trust_of(run: Likeness, problem: str = "") -> Trust:
-    """How far a run like this can be trusted; `problem` is why it is not what was measured though all else agrees."""
-    return _trust(run, problem)
+def trust_of(run: Likeness, problem: str = "", *, bare: bool = False) -> Trust:
+    """How far a run like this can be trusted.
+
+    problem : why it is not what was measured though all else agrees, in a sentence.
+    bare : whether it is so far from what was measured that errors of measured runs say nothing about it.
+    """
+    found = _trust(run, problem)
+    return Trust(level="unknown", band=None, reason=found.reason) if bare and found.level != "unknown" else found
 
 
 @functools.lru_cache(maxsize=4096)

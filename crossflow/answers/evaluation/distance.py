@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
 
 FAR = 2.0  # below the least over this, and above the greatest times this, a quantity is far outside; judgement, the same for all
+FARTHER = 10.0  # and by this factor so far that measured errors say nothing; judgement, the same for all
 # What can be changed around a device, with its unit. Of the device itself every change counts.
 AROUND_IT: Mapping[str, str] = {
     "network.intra.bandwidth": "B/s", "network.inter.bandwidth": "B/s", "network.host.bandwidth": "B/s", "host.bandwidth": "B/s",
@@ -23,12 +25,19 @@ AROUND_IT: Mapping[str, str] = {
 LATENCIES = ("intra", "inter")  # their range is what the measured steps of the fabrics hold
 
 
-def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n: int = 1) -> tuple[tuple[str, ...], Index]:
+class Distance(NamedTuple):
+    """Why a point is far from what was measured, in a sentence, and whether it is so far that no error is known; "" where it is near."""
+
+    sentence: str = ""
+    bare: bool = False
+
+
+def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n: int = 1) -> tuple[tuple[Distance, ...], Index]:
     """Reasons why points are far from what was measured, the first of them none; and which of them each point has, shape (n,).
 
     quantities : values of the points by path; of other paths the scenario's own hold.
     """
-    reasons, which = [""], np.zeros(n, dtype=int)
+    reasons, which = [Distance()], np.zeros(n, dtype=int)
     if not isinstance(scenario.system, DatasheetSystem):
         return tuple(reasons), which
     varied = {path.removeprefix("system."): values for path, values in (quantities or {}).items() if path.startswith("system.")}
@@ -41,10 +50,12 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
             continue
         least, greatest = span
         held = np.broadcast_to(np.asarray(values, dtype=float).ravel(), (n,))
-        outside = (held < least / FAR) | (held > greatest * FAR)
-        if outside.any():
-            which = np.where(outside & (which == 0), len(reasons), which)
-            reasons.append(_sentence(path, least, greatest))
+        for bare, beyond in ((True, FARTHER), (False, FAR)):
+            outside = (held < least / beyond) | (held > greatest * beyond)
+            fresh = outside & ~np.array([one.bare for one in reasons])[which] & (bare | (which == 0))
+            if fresh.any():
+                which = np.where(fresh, len(reasons), which)
+                reasons.append(Distance(_sentence(path, least, greatest, bare=bare), bare))
     return tuple(reasons), which
 
 
@@ -76,7 +87,8 @@ def _spans() -> Mapping[str, tuple[float, float]]:
     return {name: (min(values), max(values)) for name, values in found.items()}
 
 
-def _sentence(path: str, least: float, greatest: float) -> str:
+def _sentence(path: str, least: float, greatest: float, *, bare: bool) -> str:
     unit = AROUND_IT.get(path, "s")
     held = show(least, unit) if least == greatest else f"{show(least, unit)} to {show(greatest, unit)}"
-    return f"system.{path} is far outside the {held} of measured systems"
+    known = " that no error is known" if bare else ""
+    return f"the value of system.{path} is {'so far' if bare else 'far'} outside the {held} of measured systems{known}"

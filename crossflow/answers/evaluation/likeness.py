@@ -26,7 +26,7 @@ from crossflow.answers.bands import (
     trust_of,
     type_of,
 )
-from crossflow.answers.evaluation.distance import far_off
+from crossflow.answers.evaluation.distance import Distance, far_off
 from crossflow.answers.evaluation.members import Members
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
@@ -222,18 +222,18 @@ def _device(named: str, base: Path | None) -> str:
 
 def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
     """How far the step time of a scenario, or of a point of it whose device is `changed`, can be trusted, and what follows from it."""
-    return trust_of(likeness(scenario, changed=changed), problem(scenario, scenario.nodes[0], changed=changed))
+    reasons, which = far_off(scenario)
+    far = reasons[which[0]]
+    found = problem(scenario, scenario.nodes[0], far.sentence, changed=changed)
+    return trust_of(likeness(scenario, changed=changed), found, bare=far.bare)
 
 
-def problem(scenario: Scenario, node: int, *, changed: bool = False, far: str | None = None) -> str:
+def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -> str:
     """Why a scenario is not what was measured though its kind and size are, in a sentence; nothing where nothing speaks against it.
 
     node : devices of a node, its scale-up domain.
-    far : which quantity around the device is far from measured ones, of a point that varies them; the scenario's own where absent.
+    far : which quantity around the device is far from measured ones, in a sentence; "" where none is.
     """
-    if far is None:
-        reasons, which = far_off(scenario)
-        far = reasons[which[0]]
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
     of_device = (_maker(scenario), _latents(scenario)) if own else ()
@@ -317,13 +317,13 @@ def told_trust(scenario: Scenario) -> dict[str, Any]:
 
 @stage("trust")
 def bands(
-    scenario: Scenario, devices: Array, members: Members | None, changed: Mask, far: tuple[Sequence[str], Index]
+    scenario: Scenario, devices: Array, members: Members | None, changed: Mask, far: tuple[Sequence[Distance], Index]
 ) -> tuple[dict[str, Array], Index]:
     """Figures of the band of error of every point, by name, none where no point has one; and their levels of trust, shape (n,).
 
     devices : of every point, shape (n,). [1]
     changed : whether the device of a point is another one than its template's, shape (n,).
-    far : what quantities around the devices are far from measured ones, in sentences, and which of these each point has, shape (n,).
+    far : why points are far from measured ones, and which of these reasons each point has, shape (n,).
     """
     names = [*(name for _, name in SCALES), LARGEST]
     workloads = (scenario.workload,) if members is None else members.workloads
@@ -345,11 +345,11 @@ def bands(
 
 
 @functools.lru_cache(maxsize=4096)
-def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, shape: Sharing, *, changed: bool, far: str) -> Trust:
+def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, shape: Sharing, *, changed: bool, far: Distance) -> Trust:
     """Trust of points of a scenario with a workload on so many devices, whose experts are divided in a way."""
     kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(workload)
     like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind, type=type_of(workload.dtype))
-    return trust_of(_divided(like, workload, node, *shape), problem(scenario, node, changed=changed, far=far))
+    return trust_of(_divided(like, workload, node, *shape), problem(scenario, node, far.sentence, changed=changed), bare=far.bare)
 
 
 Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas
