@@ -211,7 +211,12 @@ def test_a_setting_is_told_as_such_when_its_value_is_wrong():
     assert "f.yaml:2" not in message
 
 
+class Inner(FileModel):
+    power: Power = 0.0
+
+
 class Either(FileModel):
+    inner: Inner | Literal["none"] = "none"
     interval: Duration | Literal["auto"] = "auto"
     spares: NonNegativeInt | Literal["auto", "none"] = "auto"
 
@@ -224,6 +229,8 @@ class Either(FileModel):
         ("interval: 5 GB", "interval: expected a quantity in s or auto, got '5 GB': 'GB' is not a unit of s"),
         ("interval: Auto", "interval: expected a quantity in s or auto, got 'Auto'; did you mean 'auto'?"),
         ("spares: some", "spares: expected a whole number, or auto or none, got 'some'"),
+        ("inner: {power: 4 kg}", "inner.power: expected a quantity in W, got '4 kg': 'kg' is not a unit of W"),
+        ("inner: [1]", "inner: expected a mapping or none, got [1]"),
     ],
 )
 def test_a_value_that_is_neither_a_number_nor_a_word_is_told_once(given, message):

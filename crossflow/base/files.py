@@ -461,6 +461,8 @@ def _either(problems: Sequence[Problem], kinds: Sequence[str], given: Sequence[A
         here = found[problem.line, problem.path]
         of_kinds = {one for _, one in here}
         words = [one for one, of in here if of == "literal_error"]
+        if kind == "literal_error" and isinstance(value, Mapping) and any(one.path.startswith(f"{problem.path}.") for one in problems):
+            continue  # what is wrong inside it is told
         if "string_type" in of_kinds and of_kinds & _MAPPING:
             if kind == "string_type":
                 yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")
