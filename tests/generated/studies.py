@@ -25,7 +25,7 @@ POWER, LOGIC, MEMORY, AREA = "system.budgets.power", "system.technology.logic", 
 BATCH, PLAN, WIRE = "workload.global_batch", "strategy", "system.network.inter.bandwidth"
 CHOICES = {  # values of paths that are swept or searched, as lists
     "generated": {
-        LOGIC: ["N7", "N5", "N3"], MEMORY: ["HBM2e", "HBM3"],
+        LOGIC: ["N7", "N3"], MEMORY: ["HBM2e", "HBM3"],  # each pair divides its chip anew, which takes seconds
         POWER: ["300 W", "700 W"], BATCH: [16, 32], PLAN: ["tp2-dp4", "dp8", "tp4-pp2"],
     },
     "chip": {LOGIC: ["N12", "N7"], MEMORY: ["HBM2", "HBM3"], "workload.k": [64, 1024], "system.dataflow": ["best", "weight"]},

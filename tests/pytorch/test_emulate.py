@@ -483,6 +483,7 @@ def alive(process):
         return False
 
 
+@pytest.mark.thorough
 def test_torchrun_starts_a_rank_each(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(
