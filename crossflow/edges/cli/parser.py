@@ -208,6 +208,10 @@ _VARIED = (
     "spaced values; semicolons divide values that have commas; may be given several times, for every combination"
 )
 _TOGETHER = "paths of --vary that change together, first with first and second with second, in place of every combination"
+_MENDED = (
+    "with --advise: the launch file of the run, whose flags are compared with the advice; -o FILE with the same ending writes the file with"
+    " them changed"
+)
 _SWEPT = "the table with all columns (.csv) or a picture (.png, .svg); may be given several times"
 _MARGIN = "share of memory that should be left, 0.1 where not given: plans that leave less are marked as tight, and not chosen"
 _WRITTEN = "trace (.json, .json.gz), picture (.png, .svg) or, without ending, folder of a trace a rank; may be given several times"
@@ -442,6 +446,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "trace": ("explain a real step from traces of the PyTorch profiler or Nsight Systems, and replay it with changes", (
         _argument("files", nargs="+", metavar="FILES", type=Path, help=_TRACES),
         _argument("--advise", action="store_true", help="say why the step is slow: what takes time, what mending it brings, and how"),
+        _argument("--from", dest="launch", type=Path, metavar="FILE", help=_MENDED),
         _argument("--what-if", default="", metavar="CHANGES", help=_TRACE_CHANGES),
         _argument("--compare", type=Path, metavar="OTHER", help="another trace of the same ranks, or a scenario, to compare with"),
         _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_WRITTEN),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -28,6 +28,9 @@ from crossflow.evidence.replay.timeline import traced_timeline
 from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import Reuse
 
+if TYPE_CHECKING:
+    from crossflow.edges.launch.mending import MendedLaunch
+
 _SHOWN = 16  # ranks that a page lists
 _GROUP = 24  # letters of a list of ranks
 _NAME = 64  # letters of a name that it shows
@@ -39,9 +42,14 @@ _PART_NAMES = {"exposed_communication": "communication"}
 
 def run(arguments: argparse.Namespace) -> None:
     """Read the traces, and show or write what is asked for."""
+    rewritten = _of_launch(arguments)
+    pictures = [path for path in arguments.output if path not in rewritten]
     for path in arguments.output:
-        check_output(path)
-        page.check_apart(path, arguments.files)
+        if path in rewritten:
+            check_writable(path, "-o")
+        else:
+            check_output(path)
+        page.check_apart(path, [*arguments.files, *([arguments.launch] if arguments.launch else [])])
     if arguments.write_overheads is not None:
         check_writable(arguments.write_overheads, "--write-overheads")
     elif arguments.host:
@@ -61,22 +69,66 @@ def run(arguments: argparse.Namespace) -> None:
         with named_by("--write-overheads"):
             write_overheads(overheads_of([found.graph], arguments.host), arguments.write_overheads)
         page.log(f"wrote {arguments.write_overheads}")
+    mended = None
     if arguments.advise:
         _ = found.advice  # what it refuses is refused before a file is written
-    if arguments.output:
+        mended = None if arguments.launch is None else _mended(found, arguments.launch, rewritten)
+    if pictures:
         shown = traced_timeline(found.graph, found.times, found.name)
-        for path in arguments.output:
+        for path in pictures:
             write_output(shown, None, path, None)
     other = None if arguments.compare is None else _other(arguments.compare, judged=arguments.json)
     if arguments.json:
-        first = {**found.to_dict(), **({"advice": found.advice.to_dict()} if arguments.advise else {})}
+        told = found.advice.to_dict() | ({} if mended is None else {"launch": mended.to_dict()}) if arguments.advise else None
+        first = {**found.to_dict(), **({} if told is None else {"advice": told})}
         page.emit_json(first if other is None else {"first": first, "second": other[1]})
     elif arguments.advise:
-        page.emit(headline(found), *phases(found), *(() if found.crowd is None else (ranks(found),)), *advice(found), notes(found))
+        flags = () if mended is None else launch_flags(mended)
+        page.emit(headline(found), *phases(found), *(() if found.crowd is None else (ranks(found),)), *advice(found), *flags, notes(found))
     elif other is None:
         page.emit(*sections(found))
     else:
         page.emit(*comparison(found, *other))
+
+
+def _of_launch(arguments: argparse.Namespace) -> list[Path]:
+    """Outputs that are to hold the launch file with its flags changed."""
+    if arguments.launch is None:
+        return []
+    if not arguments.advise:
+        raise CrossflowError("--from FILE is compared with advice; give --advise with it")
+    return [path for path in arguments.output if path.suffix == arguments.launch.suffix]
+
+
+def _mended(found: TraceReport, file: Path, outputs: Sequence[Path]) -> MendedLaunch:
+    """A launch file beside the advice, written with its flags changed where that is asked for."""
+    from crossflow.edges.launch.mending import mended  # with the tables of flags, which few traces need
+
+    result = mended(found, file)
+    for path in outputs:
+        if result.text is None:
+            raise CrossflowError(f"-o {path}: flags of {file} cannot be changed in its lines; change them by the list, without this -o")
+        files.write_text(path, result.text)
+        page.log(f"wrote {path}")
+    return result
+
+
+def launch_flags(found: MendedLaunch) -> list[RenderableType]:
+    """What to change in the launch file of the run."""
+    rows = [
+        [Text(f"{one.change.what} {one.change}"), Text(f"at most {show(one.gain, 's')}"),
+         Text("" if one.change.line is None else f"line {one.change.line}"), Text(one.title)]
+        for one in found.flags
+    ]  # fmt: skip
+    aside = f"{found.kind}; the most that each can bring is the gain of a replay in which all of what it is for is mended"
+    shown: list[RenderableType] = [
+        page.section(
+            f"Flags of {found.file}", rows or [[Text("none is to be changed")]], (1,) if rows else (), aside=aside, wraps=3 if rows else 0
+        )
+    ]
+    lines = [[Text(line)] for line in found.difference]
+    shown += [page.section("The file", lines)] if lines else []
+    return [*shown, *([page.section("What stays", [[Text(line)] for line in found.left], wraps=0)] if found.left else [])]
 
 
 def _check_advised(arguments: argparse.Namespace) -> None:

@@ -234,30 +234,35 @@ def rewritten(text: str, launch: Launch, found: Sequence[FlagChange], best: Scen
     assert launch.parts is not None
     if launch.parts.workers or any("another command of the framework" in note.why for note in launch.notes):
         raise CrossflowError(f"{launch.file}: starts several servers, whose flags go together; {_BY_HAND} --export {launch.kind}")
-    lines = text.split("\n")
-    for change in found:
-        _write(lines, change, launch)
-    changed = "\n".join(line for line in lines if line is not _GONE)
+    changed = edited(text, launch.parts, found)
     meant = read_parts(taken_apart(changed, launch.file, launch.kind, None), launch.asked)
     if _strategy(meant, best) != plan_of_file(best):
         raise CrossflowError(f"{launch.file}: what else it says keeps it from {best.strategy_text}; {_BY_HAND} --export {launch.kind}")
     return changed
 
 
-def _write(lines: list[str], change: FlagChange, launch: Launch) -> None:
+def edited(text: str, parts: Source, found: Sequence[FlagChange]) -> str:
+    """A script with just those flags changed, whatever they mean; CrossflowError where a line does not take a change."""
+    lines = text.split("\n")
+    for change in found:
+        _write(lines, change, parts)
+    return "\n".join(line for line in lines if line is not _GONE)
+
+
+def _write(lines: list[str], change: FlagChange, parts: Source) -> None:
     """One change in the lines of a script."""
     if change.of_environment:
-        _write_variable(lines, change, launch)
+        _write_variable(lines, change, parts)
         return
     if change.before is None:
-        _insert(lines, change, launch)
+        _insert(lines, change, parts)
         return
     at = (change.line or 0) - 1
     flag, has_value = re.escape(change.flag), change.before != ""
     pattern = rf"(?<![\w-]){flag}(?:(=|\s+){_VALUE})?(?![\w-])" if has_value else rf"(?<![\w-]){flag}(?![\w-])"
     places = list(re.finditer(pattern, lines[at])) if 0 <= at < len(lines) else []
     if len(places) != 1 or not change.flag.startswith("-"):
-        raise CrossflowError(f"{launch.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {launch.kind}")
+        raise CrossflowError(f"{parts.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {parts.kind}")
     found = places[0]
     value = "" if change.after in (None, "") else f"{found[1]}{change.after}"
     new = "" if change.after is None else f"{change.flag}{value}"
@@ -267,7 +272,7 @@ def _write(lines: list[str], change: FlagChange, launch: Launch) -> None:
     lines[at] = _GONE if empty else re.sub(r"(?<=\S) {2,}(?=\S)", " ", line) if change.after is None else line
 
 
-def _write_variable(lines: list[str], change: FlagChange, launch: Launch) -> None:
+def _write_variable(lines: list[str], change: FlagChange, parts: Source) -> None:
     """One variable of the environment in the lines of a script, first of all where it was not there."""
     at = (change.line or 0) - 1
     if change.before is None:
@@ -275,17 +280,16 @@ def _write_variable(lines: list[str], change: FlagChange, launch: Launch) -> Non
     elif 0 <= at < len(lines) and re.fullmatch(rf"\s*(export\s+)?{change.flag}={_VALUE}\s*(#.*)?", lines[at]):
         lines[at] = _GONE if change.after is None else f"export {change.flag}={change.after}"
     else:
-        raise CrossflowError(f"{launch.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {launch.kind}")
+        raise CrossflowError(f"{parts.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {parts.kind}")
 
 
-def _insert(lines: list[str], change: FlagChange, launch: Launch) -> None:
+def _insert(lines: list[str], change: FlagChange, parts: Source) -> None:
     """A flag before the first one that the table knows and that stands in a line of its own command."""
-    assert launch.parts is not None
     if change.flag.startswith("-"):
-        for one in launch.parts.given:
+        for one in parts.given:
             at = (one.line or 0) - 1
             place = re.search(rf"(?<![\w-]){re.escape(one.flag)}(?![\w-])", lines[at]) if 0 <= at < len(lines) else None
             if place is not None and one.flag.startswith("-"):
                 lines[at] = f"{lines[at][: place.start()]}{change} {lines[at][place.start() :]}"
                 return
-    raise CrossflowError(f"{launch.file}: {change} cannot be added by itself; {_BY_HAND} --export {launch.kind}")
+    raise CrossflowError(f"{parts.file}: {change} cannot be added by itself; {_BY_HAND} --export {parts.kind}")
