@@ -12,6 +12,7 @@ import crossflow
 from crossflow.answers.evaluation import post_training
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.post_training import parts_of
 from crossflow.answers.score import larger_is_better
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.post_training import PostTrainingSpec
@@ -98,10 +99,37 @@ def test_an_iteration_of_grpo_is_the_sum_of_its_phases():
 
 
 def test_the_rollout_is_a_replay_of_a_batch():
-    requests = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
-    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp2-dp4", "software": "vllm"}
+    requests = {"batch": 8, "answers": 4, "prompt": 64, "output": ROLLOUT["answer"]}
+    served = {"model": "llama3-8b", "task": "serving", "serving": {"router": "slices"}}
+    service = {"system": DPO["system"], "workload": served, "strategy": "tp2-dp4", "software": "vllm"}
     found = crossflow.serve(crossflow.from_dict({**service, "requests": requests}))
     assert job(GRPO)["phases_s"]["rollout"] == pytest.approx(found.span, rel=1e-12)
+
+
+ANEW = {"like": "vllm", "engine": {"prefixes": False}}  # engines that keep no prefixes
+
+
+@pytest.mark.parametrize("more", [{"prompt": 350}, {"prompt": {"law": "uniform", "low": 17, "high": 500}, "seed": 3}, {"prompts": 20}])
+def test_a_prompt_that_its_answers_share_never_slows_a_rollout(more):
+    shared, anew = (rolled(**more, software=software) for software in ("vllm", ANEW))
+    assert shared["phases_s"]["rollout"] < anew["phases_s"]["rollout"]
+    assert shared["longest_answer"] == anew["longest_answer"]
+
+
+def test_one_answer_of_a_prompt_shares_nothing():
+    one, anew = (rolled(prompts=32, answers=1, software=software) for software in ("vllm", ANEW))
+    assert one["phases_s"] == anew["phases_s"]
+    requests = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp2-dp4", "software": "vllm"}
+    assert one["phases_s"]["rollout"] == crossflow.serve(crossflow.from_dict({**service, "requests": requests})).span
+
+
+def test_a_group_reads_its_prompt_once_but_for_the_rest_of_a_block():
+    """By hand: of 8 prompts of 70 tokens, each with 4 answers, engines read 70 for one answer and 70 - 64 for the three others."""
+    rollout = parts_of(crossflow.from_dict({**GRPO, "job": {**BARE, "rollout": {**ROLLOUT, "prompt": 70}}})).rollout
+    assert sum(jumps.tokens.sum() for jumps in crossflow.serve(rollout).found.jumps) == 8 * (70 + 3 * 6)
+    told = crossflow.predict(crossflow.from_dict({**GRPO, "job": {**BARE, "rollout": {**ROLLOUT, "software": ANEW}}})).notes
+    assert any("each answer reads its prompt anew" in note for note in told)
 
 
 def test_a_critic_reads_and_trains():
@@ -263,8 +291,9 @@ def machine_of(data):
 
 def test_engines_on_the_devices_of_training_take_their_memory():
     """All else waits on the host: the fullest device has the larger of engine and step; of engines elsewhere it has nothing."""
-    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp1-dp8", "software": "vllm"}
-    asked = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    served = {"model": "llama3-8b", "task": "serving", "serving": {"router": "slices"}}
+    service = {"system": DPO["system"], "workload": served, "strategy": "tp1-dp8", "software": "vllm"}
+    asked = {"batch": 8, "answers": 4, "prompt": 64, "output": ROLLOUT["answer"]}
     engine = crossflow.evaluate(crossflow.from_dict({**service, "requests": asked})).memory_needed[0]
     made, rollout = {**GRPO, "strategy": "tp8"}, {**ROLLOUT, "strategy": "tp1"}
     step = job(made, rollout={**rollout, "devices": 8})["memory_bytes"]

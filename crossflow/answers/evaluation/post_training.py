@@ -180,7 +180,6 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
         raise StrategyError(f"{place}: engines of {plan.devices} devices do not fill {devices}; give job.rollout.devices, or another plan")
     own = scenario.document.data["job"]["rollout"]
     system = {key: value for key, value in scenario.document.data["system"].items() if key != "nodes"}
-    many = spec.prompts * spec.answers * max(spec.staleness, 1)
     job = scenario.post_training
     assert job is not None
     left_out = (*OF_TRAINING, *OF_STEPS)
@@ -190,16 +189,22 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
         kept["sequence"] = scenario.workload.sequence
     more: dict[str, Any] = {
         "system": {**system, "devices": devices},
-        "requests": {"batch": many, "prompt": own["prompt"], "output": own["answer"], "seed": spec.seed},
-    }
+        "requests": {
+            "batch": spec.prompts * max(spec.staleness, 1), "answers": spec.answers, "prompt": own["prompt"], "output": own["answer"],
+            "seed": spec.seed,
+        },
+    }  # fmt: skip
     workload = {**kept, "task": "serving", "dtype": scenario.workload.dtype}
+    if spec.answers > 1:  # those of a prompt come to one engine
+        workload["serving"] = {"router": "slices"}
     named = f"{spec.strategy}-dp{engines}"
     made = _built(scenario, "rollout", workload, named, software=spec.software, **more)
     if job.taken is None or not job.taken.step:
         return made
     assert made.stack is not None
     step = show(float(made.stack.host.step[0]) + job.taken.step, "s", digits=12)
-    software = {**made.document.data["software"], "host": {"step": step}}
+    given = made.document.data["software"]
+    software = {**given, "host": {**given.get("host", {}), "step": step}}
     return _built(scenario, "rollout", workload, named, **{**more, "software": software})
 
 
@@ -358,7 +363,8 @@ def _in_what_is_left(rollout: Scenario, share: float) -> Scenario:
         raise CrossflowError(
             "job.rollout: models that stay on the devices of training leave engines no memory; give job.offload: true, or rollout.devices"
         )
-    data = {**rollout.document.data, "software": {**rollout.document.data["software"], "engine": {"memory": share}}}
+    given = rollout.document.data["software"]
+    data = {**rollout.document.data, "software": {**given, "engine": {**given.get("engine", {}), "memory": share}}}
     return from_document(Document(file=rollout.document.file, data=data), rollout.base, rollout.name, rollout)
 
 
@@ -498,8 +504,9 @@ def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
             f"workload.sequence: {100 * padding:.0f} % of the tokens that training and passes compute are padding; without padding it is "
             f"{int(np.ceil(found.tokens))}, the mean of prompt and answer"
         )
-    if job.rollout.answers > 1:
-        told.append("job.rollout.answers: each answer reads its prompt anew; a cache that the answers of a prompt share would save some")
+    stack = None if (made := parts_of(scenario).rollout) is None else made.stack
+    if job.rollout.answers > 1 and stack is not None and not stack.engine.prefixes:
+        told.append("job.rollout.answers: each answer reads its prompt anew, for the engine keeps no prefixes (software.engine.prefixes)")
     return tuple(told)
 
 

@@ -45,11 +45,17 @@ class RolloutSpec(FileModel):
     """How engines write the answers of an iteration: all prompts are there at its beginning, and the longest answer ends it."""
 
     prompts: PositiveInt = Field(description="prompts of an iteration")
-    answers: PositiveInt = Field(1, description="answers that are written for each of them, the group of GRPO")
+    answers: PositiveInt = Field(
+        1,
+        description="answers that are written for each of them, the group of GRPO: an engine reads "
+        "their prompt once where its software keeps prefixes",
+    )
     prompt: LengthLaw = Field(description="tokens of a prompt; a number alone is the same for all")
     answer: LengthLaw = Field(description="tokens of an answer, such as {law: lognormal, mean: 2000, cv: 0.8, most: 8192}")
     strategy: Text = Field(description="plan of one engine, such as tp2; as many engines as there is room for run side by side")
-    software: Text = Field("vllm", description="software of the engines")
+    software: Text | Mapping[str, Any] = Field(
+        "vllm", description="software of the engines, by name, as a file or as a mapping, such as {like: vllm, engine: {prefixes: false}}"
+    )
     devices: PositiveInt | None = Field(
         None, description="devices of the engines, beside those of training; the engines take turns with training on its own where absent"
     )
