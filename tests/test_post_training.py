@@ -10,9 +10,12 @@ from test_switches import leaves
 
 import crossflow
 from crossflow.answers.evaluation import post_training
+from crossflow.answers.evaluation.continued import continued, worked, written_by
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.post_training import parts_of
+from crossflow.answers.evaluation.replaying import replayed_scenario
+from crossflow.answers.scenario import requests_of
 from crossflow.answers.score import larger_is_better
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.post_training import PostTrainingSpec
@@ -354,6 +357,60 @@ def test_engines_are_told_by_the_keys_of_the_job():
     assert refusal(GRPO, rollout={**ROLLOUT, "answer": "none.csv"}).startswith("job.rollout.answer: there is no file none.csv")
 
 
+# ------------------------------------------------------------------------------------------ partial rollouts
+
+
+TAILS = ({"answers": 1, "prompts": 32}, {"devices": 8, "staleness": 2})
+
+
+@pytest.mark.parametrize("more", TAILS)
+def test_answers_that_go_on_never_slow_an_iteration_of_long_tails(more):
+    whole, partial = rolled(**more), rolled(**more, partial=0.5)
+    assert partial["phases_s"]["rollout"] < whole["phases_s"]["rollout"]
+    assert partial["engine_idle_share"] < whole["engine_idle_share"]
+    assert partial["iteration_time_s"] <= whole["iteration_time_s"]
+
+
+def test_answers_of_one_length_end_together_and_gain_nothing():
+    whole, partial = rolled(answer=128), rolled(answer=128, partial=0.5)
+    assert partial["phases_s"]["rollout"] == pytest.approx(whole["phases_s"]["rollout"], rel=0.02)
+    assert partial["staleness_most"] == 1.0  # complete, and trained on an iteration later
+
+
+@functools.cache
+def iterations(partial=0.5, **more):
+    scenario = crossflow.from_dict({**GRPO, "job": {**BARE, "rollout": {**ROLLOUT, "partial": partial, **more}}})
+    spec = scenario.post_training.rollout
+    return continued(parts_of(scenario).rollout, spec.at_once, spec.under_way, spec.answers)
+
+
+@pytest.mark.parametrize("partial", [0.25, 1.0])
+def test_tokens_are_conserved_and_ages_follow_littles_law(partial):
+    found = iterations(partial)
+    assert sum(one.wrote for one in found.rounds) == sum(one.complete[0] for one in found.rounds) + found.left
+    assert all(len(one.ages) == 32 for one in found.rounds)
+    # Of 1 + partial prompts at the beginning of an iteration one leaves: so many iterations each is there in the mean, its last included.
+    assert found.ages.mean() == pytest.approx(partial, rel=0.2)
+    assert 0 < found.stale < 1
+
+
+def test_what_is_written_by_a_time_is_what_engines_have_given():
+    """Until the end of any jump requests have what their engines gave: a token at the end of the prompt, then one a step."""
+    scenario = parts_of(crossflow.from_dict(GRPO)).rollout
+    run = replayed_scenario(scenario, requests_of(scenario))
+    found = run.found
+    for jumps, i in ((jumps, i) for i, jumps in enumerate(found.jumps)):
+        for when in jumps.ended[:: max(len(jumps.ended) // 5, 1)]:
+            mine = found.where == i
+            given = jumps.wrote[jumps.ended <= when].sum() + (found.first[mine] <= when).sum()
+            assert written_by(run, float(when))[mine].sum() == pytest.approx(given, abs=mine.sum() / 4)
+    assert written_by(run, float(found.last.max())).tolist() == found.output.tolist()
+    assert written_by(run, 0.0).sum() == 0
+    busy, energy = worked(run, float(found.last.max()))
+    assert busy == pytest.approx(sum(jumps.busy for jumps in found.jumps) / 4 / found.last.max(), rel=1e-9)
+    assert energy == pytest.approx(crossflow.serve(scenario).power * found.last.max(), rel=1e-6)
+
+
 def test_idle_shares_are_of_the_pool():
     found = rolled(devices=8)
     rest = sum(time for name, time in found["phases_s"].items() if name != "rollout")
@@ -405,6 +462,9 @@ def test_points_of_a_batch_are_as_each_alone():
         (GRPO, {"rollout": {**ROLLOUT, "strategy": "tp2-dp2"}}, "job.rollout.strategy: expected the plan of one engine"),
         (GRPO, {"rollout": {**ROLLOUT, "prompts": 9}}, "its 36 answers do not fill training steps of 16 samples"),
         (GRPO, {"rollout": {**ROLLOUT, "staleness": 1}}, "give rollout.devices, or leave it out"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": 0.05}}, "rollout.partial: 0.05 of 8 prompts is none; give at least 0.12"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": 0}}, "job.rollout.partial: input should be greater than 0"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": True}}, "job.rollout.partial: "),
         (GRPO, {"rollout": {**ROLLOUT, "prompt": 0}}, "rollout.prompt: it has at least one token"),
         (GRPO, {"rollout": {**ROLLOUT, "prompts": 10**6}}, "at most 200,000 answers are replayed"),
     ],
@@ -464,7 +524,7 @@ MATTERS = {
     "job.rollout.prompts": (GRPO, 4, {}), "job.rollout.answers": (GRPO, 8, {}), "job.rollout.prompt": (GRPO, 96, {}),
     "job.rollout.answer": (GRPO, 200, {}), "job.rollout.strategy": (GRPO, "tp4", {}), "job.rollout.software": (GRPO, "sglang", {}),
     "job.rollout.devices": (GRPO, 8, {}), "job.rollout.staleness": (GRPO, 1, {"job.rollout.devices": 8}),
-    "job.rollout.seed": (GRPO, 1, {}),
+    "job.rollout.seed": (GRPO, 1, {}), "job.rollout.partial": (GRPO, 0.5, {}),
     "job.overheads.step": (TAKES, "9 ms", {}), "job.overheads.refit": (TAKES, "9 s", {}),
     "job.overheads.refit_rate": (TAKES, "9 GB/s", {}), "job.overheads.sample": (TAKES, "9 ms", {}),
 }  # fmt: skip

@@ -21,6 +21,7 @@ import numpy as np
 
 from crossflow.answers.bands import LEVELS
 from crossflow.answers.evaluation.common import Fleet, drawn_energy, rents
+from crossflow.answers.evaluation.continued import Continued, continued
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replays import row_of
@@ -190,7 +191,7 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
     more: dict[str, Any] = {
         "system": {**system, "devices": devices},
         "requests": {
-            "batch": spec.prompts * max(spec.staleness, 1), "answers": spec.answers, "prompt": own["prompt"], "output": own["answer"],
+            "batch": spec.under_way, "answers": spec.answers, "prompt": own["prompt"], "output": own["answer"],
             "seed": spec.seed,
         },
     }  # fmt: skip
@@ -316,6 +317,7 @@ class _Rollout:
     answer: float = 0.0  # of the answer, in the mean. [1]
     longest: float = 0.0  # of the longest answer. [1]
     devices: int = 0  # beside those of training. [1]
+    went: Continued | None = None  # where answers go on in the next iteration
 
 
 def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> tuple[_Rollout, str]:
@@ -341,17 +343,22 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
         return _Rollout(), f"job.rollout: {row.problem or steady.why(0)}{cure}"
     if row.figures["dropped"]:
         return _Rollout(), f"job.rollout: {row.figures['dropped']:,.0f} answers have no room in the cache of an engine; divide it more"
-    stack, plan = made.stack, made.strategy
-    assert stack is not None
+    plan = made.strategy
     assert isinstance(plan, Plan)
+    went = None if spec.partial is None else _continued(made, spec.at_once, spec.under_way, spec.answers)
+    time = row.figures["replay_span_s"] if went is None else went.time
     weights, taken = float(steady.memory["weights"][0]), job.taken
     whole = weights * plan.devices / plan.dp
     return _Rollout(
-        time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
+        time=time / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
         refit=taken.refit + whole / taken.refit_rate if taken is not None and spec.devices is None else 0.0,
-        memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy, power=row.power,
+        memory=float(steady.memory_needed[0]), weights=weights,
+        busy=row.busy if went is None else went.busy, power=row.power if went is None else went.power, went=went,
         tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
     ), ""  # fmt: skip
+
+
+_continued = functools.lru_cache(maxsize=256)(continued)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -465,6 +472,10 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
         max(1.0 - tokens / scenario.workload.sequence, 0.0) if isinstance(scenario.workload, TransformerSpec) else 0.0
     )
     figures["engine_idle_share"] = 1.0 - found.busy
+    if found.went is not None:
+        ages = spec.staleness + max(spec.staleness, 1) * found.went.ages
+        figures["staleness_mean"], figures["staleness_most"] = float(ages.mean()), float(ages.max())
+        figures["stale_token_share"] = found.went.stale
     if spec.devices is None:
         figures["training_idle_share"] = (found.time - working) / whole
         figures["rollout_idle_share"] = figures["rollout_memory_bytes"] = np.nan  # there is one pool
