@@ -190,6 +190,29 @@ def refusal_of_column(column):
     return str(found.value)
 
 
+def test_a_step_of_a_run_is_an_iteration():
+    system = {**DPO["system"], "operation": {"price": "3.6 USD/hour", "carbon_intensity": "0.3 kg/kWh", "pue": 1.0}}
+    made = {**TAKES, "system": system, "job": {**BARE, "rollout": {**ROLLOUT, "devices": 8}}}
+    found = crossflow.predict(crossflow.from_dict({**made, "run": {"steps": 100}}))
+    iteration, run = found.job, found.run
+    assert run["steps"] == 100
+    assert run["time_s"] == pytest.approx(100 * iteration["iteration_time_s"], rel=1e-12)
+    assert run["device_hours"] == pytest.approx(16 * run["time_s"] / 3600, rel=1e-12)
+    assert run["cost_usd"] == pytest.approx(100 * iteration["cost_usd"], rel=1e-9)
+    assert run["energy_j"] == pytest.approx(100 * iteration["energy_j"], rel=1e-9)
+    assert run["carbon_kg"] == pytest.approx(run["facility_energy_j"] / 3.6e6 * 0.3, rel=1e-9)
+    tokens = iteration["tokens_per_second"] * iteration["iteration_time_s"]
+    for key, amount in (("samples", 3200), ("tokens", 100 * tokens)):
+        other = crossflow.predict(crossflow.from_dict({**made, "run": {key: amount}}))
+        assert other.run["time_s"] == pytest.approx(run["time_s"], rel=1e-9), key
+    dpo = crossflow.predict(crossflow.from_dict({**DPO, "run": {"samples": 1600}}))
+    assert dpo.run["time_s"] == pytest.approx(100 * dpo.job["iteration_time_s"], rel=1e-12)
+    assert "a step of the run is an iteration of the job" in dpo.notes
+    many = crossflow.evaluate(crossflow.from_dict({**made, "run": {"steps": 100}}), {"job.rollout.strategy": ["tp2", "tp4"]})
+    assert many["run.time_s"][0] == run["time_s"]
+    np.testing.assert_allclose(many["run.time_s"], 100 * many["job.iteration_time_s"], rtol=1e-12)
+
+
 # ------------------------------------------------------------------------------------------ laws
 
 
@@ -475,7 +498,7 @@ def test_what_has_no_meaning_is_refused(data, changes, sentence):
 
 def test_jobs_are_of_training_steps_alone():
     assert "workload.task is forward" in refusal(top={"workload": {**LLAMA, "task": "forward"}})
-    assert "a run counts training steps" in refusal(top={"run": {"steps": 10}})
+    assert "run.failures: interruptions are known of training steps alone" in refusal(top={"run": {"steps": 10, "failures": "llama3-h100"}})
     for ask in (crossflow.explain, crossflow.plan):
         with pytest.raises(CrossflowError, match="leave out job for its training step"):
             ask(crossflow.from_dict(DPO))

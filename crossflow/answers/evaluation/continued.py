@@ -24,7 +24,8 @@ from crossflow.engine.service.replayed import Jumps
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.shared import shared_blocks
 
-COUNTED = 8  # iterations of which the mean is taken, from the first on at whose beginning no prompt of the very first is under way
+COUNTED = 8  # iterations of which the mean is taken, from the first on at whose beginning no prompt of the very first is under way,
+LEAST_COUNTED, ENOUGH = 2, 4096  # but fewer, and no fewer than these, where so many answers are trained on
 MOST_ROUNDS = 40  # iterations in all: answers that last longer are there from the beginning of what is counted
 
 
@@ -98,8 +99,9 @@ def continued(rollout: Scenario, prompts: int, under_way: int, answers: int) -> 
     engines = engines_of(rollout, replace(lengths, prompt=lengths.prompt + lengths.output, blocks=None, block=0))
     pool = _Prompts(lengths, answers)
     rounds: list[Round] = []
-    first = MOST_ROUNDS - COUNTED
-    while len(rounds) < min(first + COUNTED, MOST_ROUNDS):
+    counted = min(COUNTED, max(-(-ENOUGH // (prompts * answers)), LEAST_COUNTED))
+    first = MOST_ROUNDS - counted
+    while len(rounds) < min(first + counted, MOST_ROUNDS):
         pool.fill(under_way, len(rounds))
         if pool.oldest > 0:
             first = min(first, len(rounds))

@@ -22,11 +22,13 @@ import numpy as np
 from crossflow.answers.bands import LEVELS
 from crossflow.answers.evaluation.common import Fleet, drawn_energy, rents
 from crossflow.answers.evaluation.continued import Continued, continued
+from crossflow.answers.evaluation.figures import operation, whole_run
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
+from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.base.units import show
@@ -91,7 +93,7 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
     job = scenarios[0].post_training
     assert job is not None  # the caller has looked
     known = {} if job.rolls_out else score.error_band  # whose bands are of training steps alone
-    return score.having(
+    made = score.having(
         error_band=known, job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
         feasible=np.array([ok and not row.problem for ok, row in zip(score.feasible.tolist(), rows, strict=True)]),
         reasons=reasons, trust=np.minimum(score.trust, [row.level for row in rows]),
@@ -100,6 +102,20 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
             for code, row in zip(score.reason.tolist(), rows, strict=True)
         ]),
     )  # fmt: skip
+    return made.having(run=_runs(made, scenarios)) if scenarios[0].run is not None else made
+
+
+def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
+    """What whole runs take and cost whose steps are iterations of the job, by name, shape (n,); NaN where there is none."""
+    found = []
+    for i, one in enumerate(scenarios):
+        own, devices = score.take([i]), score.job["devices"][[i]]
+        time, energy = own.job["iteration_time_s"], own.job["energy_j"]
+        iteration = own.having(step_time=time, energy=energy, power=energy / time, devices=devices)
+        fleet = Fleet(system=one.system, device=one.architecture, devices=devices)
+        iteration = iteration.having(operation=operation([fleet], iteration))
+        found.append(whole_run(one, one.system, one.architecture, iteration))
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
 def _row(scenario: Scenario, score: Score, *, strict: bool) -> JobRow:
@@ -507,6 +523,8 @@ def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
     assert job is not None
     assert isinstance(workload, TransformerSpec)
     told = ["step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures"]
+    if scenario.run is not None:
+        told.append("a step of the run is an iteration of the job")
     if job.rollout is None:
         return tuple(told)
     padding = 1.0 - found.tokens / workload.sequence
