@@ -383,7 +383,7 @@ def test_engines_are_told_by_the_keys_of_the_job():
 # ------------------------------------------------------------------------------------------ partial rollouts
 
 
-TAILS = ({"answers": 1, "prompts": 32}, {"devices": 8, "staleness": 2})
+TAILS = ({"answers": 1, "prompts": 16}, {"prompts": 4, "devices": 8, "staleness": 2})
 
 
 @pytest.mark.parametrize("more", TAILS)
