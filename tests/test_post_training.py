@@ -10,8 +10,12 @@ from test_switches import leaves
 
 import crossflow
 from crossflow.answers.evaluation import post_training
+from crossflow.answers.evaluation.continued import continued, worked, written_by
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.post_training import parts_of
+from crossflow.answers.evaluation.replaying import replayed_scenario
+from crossflow.answers.scenario import requests_of
 from crossflow.answers.score import larger_is_better
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.post_training import PostTrainingSpec
@@ -98,10 +102,37 @@ def test_an_iteration_of_grpo_is_the_sum_of_its_phases():
 
 
 def test_the_rollout_is_a_replay_of_a_batch():
-    requests = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
-    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp2-dp4", "software": "vllm"}
+    requests = {"batch": 8, "answers": 4, "prompt": 64, "output": ROLLOUT["answer"]}
+    served = {"model": "llama3-8b", "task": "serving", "serving": {"router": "slices"}}
+    service = {"system": DPO["system"], "workload": served, "strategy": "tp2-dp4", "software": "vllm"}
     found = crossflow.serve(crossflow.from_dict({**service, "requests": requests}))
     assert job(GRPO)["phases_s"]["rollout"] == pytest.approx(found.span, rel=1e-12)
+
+
+ANEW = {"like": "vllm", "engine": {"prefixes": False}}  # engines that keep no prefixes
+
+
+@pytest.mark.parametrize("more", [{"prompt": 350}, {"prompt": {"law": "uniform", "low": 17, "high": 500}, "seed": 3}, {"prompts": 20}])
+def test_a_prompt_that_its_answers_share_never_slows_a_rollout(more):
+    shared, anew = (rolled(**more, software=software) for software in ("vllm", ANEW))
+    assert shared["phases_s"]["rollout"] < anew["phases_s"]["rollout"]
+    assert shared["longest_answer"] == anew["longest_answer"]
+
+
+def test_one_answer_of_a_prompt_shares_nothing():
+    one, anew = (rolled(prompts=32, answers=1, software=software) for software in ("vllm", ANEW))
+    assert one["phases_s"] == anew["phases_s"]
+    requests = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp2-dp4", "software": "vllm"}
+    assert one["phases_s"]["rollout"] == crossflow.serve(crossflow.from_dict({**service, "requests": requests})).span
+
+
+def test_a_group_reads_its_prompt_once_but_for_the_rest_of_a_block():
+    """By hand: of 8 prompts of 70 tokens, each with 4 answers, engines read 70 for one answer and 70 - 64 for the three others."""
+    rollout = parts_of(crossflow.from_dict({**GRPO, "job": {**BARE, "rollout": {**ROLLOUT, "prompt": 70}}})).rollout
+    assert sum(jumps.tokens.sum() for jumps in crossflow.serve(rollout).found.jumps) == 8 * (70 + 3 * 6)
+    told = crossflow.predict(crossflow.from_dict({**GRPO, "job": {**BARE, "rollout": {**ROLLOUT, "software": ANEW}}})).notes
+    assert any("each answer reads its prompt anew" in note for note in told)
 
 
 def test_a_critic_reads_and_trains():
@@ -157,6 +188,29 @@ def refusal_of_column(column):
     with pytest.raises(CrossflowError) as found:
         check_objective(crossflow.from_dict(DPO), crossflow.predict(crossflow.from_dict(DPO)).score.columns(), column)
     return str(found.value)
+
+
+def test_a_step_of_a_run_is_an_iteration():
+    system = {**DPO["system"], "operation": {"price": "3.6 USD/hour", "carbon_intensity": "0.3 kg/kWh", "pue": 1.0}}
+    made = {**TAKES, "system": system, "job": {**BARE, "rollout": {**ROLLOUT, "devices": 8}}}
+    found = crossflow.predict(crossflow.from_dict({**made, "run": {"steps": 100}}))
+    iteration, run = found.job, found.run
+    assert run["steps"] == 100
+    assert run["time_s"] == pytest.approx(100 * iteration["iteration_time_s"], rel=1e-12)
+    assert run["device_hours"] == pytest.approx(16 * run["time_s"] / 3600, rel=1e-12)
+    assert run["cost_usd"] == pytest.approx(100 * iteration["cost_usd"], rel=1e-9)
+    assert run["energy_j"] == pytest.approx(100 * iteration["energy_j"], rel=1e-9)
+    assert run["carbon_kg"] == pytest.approx(run["facility_energy_j"] / 3.6e6 * 0.3, rel=1e-9)
+    tokens = iteration["tokens_per_second"] * iteration["iteration_time_s"]
+    for key, amount in (("samples", 3200), ("tokens", 100 * tokens)):
+        other = crossflow.predict(crossflow.from_dict({**made, "run": {key: amount}}))
+        assert other.run["time_s"] == pytest.approx(run["time_s"], rel=1e-9), key
+    dpo = crossflow.predict(crossflow.from_dict({**DPO, "run": {"samples": 1600}}))
+    assert dpo.run["time_s"] == pytest.approx(100 * dpo.job["iteration_time_s"], rel=1e-12)
+    assert "a step of the run is an iteration of the job" in dpo.notes
+    many = crossflow.evaluate(crossflow.from_dict({**made, "run": {"steps": 100}}), {"job.rollout.strategy": ["tp2", "tp4"]})
+    assert many["run.time_s"][0] == run["time_s"]
+    np.testing.assert_allclose(many["run.time_s"], 100 * many["job.iteration_time_s"], rtol=1e-12)
 
 
 # ------------------------------------------------------------------------------------------ laws
@@ -263,8 +317,9 @@ def machine_of(data):
 
 def test_engines_on_the_devices_of_training_take_their_memory():
     """All else waits on the host: the fullest device has the larger of engine and step; of engines elsewhere it has nothing."""
-    service = {"system": DPO["system"], "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp1-dp8", "software": "vllm"}
-    asked = {"batch": 32, "prompt": 64, "output": ROLLOUT["answer"]}
+    served = {"model": "llama3-8b", "task": "serving", "serving": {"router": "slices"}}
+    service = {"system": DPO["system"], "workload": served, "strategy": "tp1-dp8", "software": "vllm"}
+    asked = {"batch": 8, "answers": 4, "prompt": 64, "output": ROLLOUT["answer"]}
     engine = crossflow.evaluate(crossflow.from_dict({**service, "requests": asked})).memory_needed[0]
     made, rollout = {**GRPO, "strategy": "tp8"}, {**ROLLOUT, "strategy": "tp1"}
     step = job(made, rollout={**rollout, "devices": 8})["memory_bytes"]
@@ -325,6 +380,60 @@ def test_engines_are_told_by_the_keys_of_the_job():
     assert refusal(GRPO, rollout={**ROLLOUT, "answer": "none.csv"}).startswith("job.rollout.answer: there is no file none.csv")
 
 
+# ------------------------------------------------------------------------------------------ partial rollouts
+
+
+TAILS = ({"answers": 1, "prompts": 16}, {"prompts": 4, "devices": 8, "staleness": 2})
+
+
+@pytest.mark.parametrize("more", TAILS)
+def test_answers_that_go_on_never_slow_an_iteration_of_long_tails(more):
+    whole, partial = rolled(**more), rolled(**more, partial=0.5)
+    assert partial["phases_s"]["rollout"] < whole["phases_s"]["rollout"]
+    assert partial["engine_idle_share"] < whole["engine_idle_share"]
+    assert partial["iteration_time_s"] <= whole["iteration_time_s"]
+
+
+def test_answers_of_one_length_end_together_and_gain_nothing():
+    whole, partial = rolled(answer=128), rolled(answer=128, partial=0.5)
+    assert partial["phases_s"]["rollout"] == pytest.approx(whole["phases_s"]["rollout"], rel=0.02)
+    assert partial["staleness_most"] == 1.0  # complete, and trained on an iteration later
+
+
+@functools.cache
+def iterations(partial=0.5, **more):
+    scenario = crossflow.from_dict({**GRPO, "job": {**BARE, "rollout": {**ROLLOUT, "partial": partial, **more}}})
+    spec = scenario.post_training.rollout
+    return continued(parts_of(scenario).rollout, spec.at_once, spec.under_way, spec.answers)
+
+
+@pytest.mark.parametrize("partial", [0.25, 1.0])
+def test_tokens_are_conserved_and_ages_follow_littles_law(partial):
+    found = iterations(partial)
+    assert sum(one.wrote for one in found.rounds) == sum(one.complete[0] for one in found.rounds) + found.left
+    assert all(len(one.ages) == 32 for one in found.rounds)
+    # Of 1 + partial prompts at the beginning of an iteration one leaves: so many iterations each is there in the mean, its last included.
+    assert found.ages.mean() == pytest.approx(partial, rel=0.2)
+    assert 0 < found.stale < 1
+
+
+def test_what_is_written_by_a_time_is_what_engines_have_given():
+    """Until the end of any jump requests have what their engines gave: a token at the end of the prompt, then one a step."""
+    scenario = parts_of(crossflow.from_dict(GRPO)).rollout
+    run = replayed_scenario(scenario, requests_of(scenario))
+    found = run.found
+    for jumps, i in ((jumps, i) for i, jumps in enumerate(found.jumps)):
+        for when in jumps.ended[:: max(len(jumps.ended) // 5, 1)]:
+            mine = found.where == i
+            given = jumps.wrote[jumps.ended <= when].sum() + (found.first[mine] <= when).sum()
+            assert written_by(run, float(when))[mine].sum() == pytest.approx(given, abs=mine.sum() / 4)
+    assert written_by(run, float(found.last.max())).tolist() == found.output.tolist()
+    assert written_by(run, 0.0).sum() == 0
+    busy, energy = worked(run, float(found.last.max()))
+    assert busy == pytest.approx(sum(jumps.busy for jumps in found.jumps) / 4 / found.last.max(), rel=1e-9)
+    assert energy == pytest.approx(crossflow.serve(scenario).power * found.last.max(), rel=1e-6)
+
+
 def test_idle_shares_are_of_the_pool():
     found = rolled(devices=8)
     rest = sum(time for name, time in found["phases_s"].items() if name != "rollout")
@@ -376,6 +485,9 @@ def test_points_of_a_batch_are_as_each_alone():
         (GRPO, {"rollout": {**ROLLOUT, "strategy": "tp2-dp2"}}, "job.rollout.strategy: expected the plan of one engine"),
         (GRPO, {"rollout": {**ROLLOUT, "prompts": 9}}, "its 36 answers do not fill training steps of 16 samples"),
         (GRPO, {"rollout": {**ROLLOUT, "staleness": 1}}, "give rollout.devices, or leave it out"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": 0.05}}, "rollout.partial: 0.05 of 8 prompts is none; give at least 0.12"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": 0}}, "job.rollout.partial: input should be greater than 0"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": True}}, "job.rollout.partial: "),
         (GRPO, {"rollout": {**ROLLOUT, "prompt": 0}}, "rollout.prompt: it has at least one token"),
         (GRPO, {"rollout": {**ROLLOUT, "prompts": 10**6}}, "at most 200,000 answers are replayed"),
     ],
@@ -386,7 +498,7 @@ def test_what_has_no_meaning_is_refused(data, changes, sentence):
 
 def test_jobs_are_of_training_steps_alone():
     assert "workload.task is forward" in refusal(top={"workload": {**LLAMA, "task": "forward"}})
-    assert "a run counts training steps" in refusal(top={"run": {"steps": 10}})
+    assert "run.failures: interruptions are known of training steps alone" in refusal(top={"run": {"steps": 10, "failures": "llama3-h100"}})
     for ask in (crossflow.explain, crossflow.plan):
         with pytest.raises(CrossflowError, match="leave out job for its training step"):
             ask(crossflow.from_dict(DPO))
@@ -435,7 +547,7 @@ MATTERS = {
     "job.rollout.prompts": (GRPO, 4, {}), "job.rollout.answers": (GRPO, 8, {}), "job.rollout.prompt": (GRPO, 96, {}),
     "job.rollout.answer": (GRPO, 200, {}), "job.rollout.strategy": (GRPO, "tp4", {}), "job.rollout.software": (GRPO, "sglang", {}),
     "job.rollout.devices": (GRPO, 8, {}), "job.rollout.staleness": (GRPO, 1, {"job.rollout.devices": 8}),
-    "job.rollout.seed": (GRPO, 1, {}),
+    "job.rollout.seed": (GRPO, 1, {}), "job.rollout.partial": (GRPO, 0.5, {}),
     "job.overheads.step": (TAKES, "9 ms", {}), "job.overheads.refit": (TAKES, "9 s", {}),
     "job.overheads.refit_rate": (TAKES, "9 GB/s", {}), "job.overheads.sample": (TAKES, "9 ms", {}),
 }  # fmt: skip

@@ -199,6 +199,19 @@ def test_each_session_has_one_of_the_prefixes():
     assert len({tuple(found.blocks[i][:4]) for i in range(300)}) == 3
 
 
+def test_answers_of_a_prompt_stand_beside_each_other_and_share_its_blocks():
+    found = drawn(batch=50, answers=4, prompt={"law": "uniform", "low": 1, "high": 900}, output={"law": "uniform", "low": 1, "high": 90})
+    alone = drawn(batch=50, prompt={"law": "uniform", "low": 1, "high": 900})
+    assert found.prompt.reshape(50, 4).tolist() == np.repeat(alone.prompt[:, None], 4, axis=1).tolist()
+    assert {tuple(found.blocks[i]) for i in range(8)} == {tuple(found.blocks[0]), tuple(found.blocks[4])}
+    owners = [set(found.blocks[i]) for i in range(0, 200, 4)]
+    assert len(set().union(*owners)) == sum(map(len, owners))
+    assert len(set(found.output[:4].tolist())) > 1
+    together = drawn(batch=20, answers=4, shared_prefix={"tokens": 32, "number": 1}, prompt={"law": "uniform", "low": 20, "high": 900})
+    assert len({tuple(together.blocks[i][:2]) for i in range(80)}) == 1
+    assert len({tuple(together.blocks[i]) for i in range(80)}) == 20
+
+
 def test_without_history_turns_share_nothing():
     found = sessions(history=False)
     assert found.prompt.max() <= 90
@@ -286,7 +299,9 @@ POISSON = {"law": "poisson", "rate": "2 1/s"}
         ({"batch": 5, "limit": 3}, "limit: only a trace has it; give count"),
         ({"batch": 5, "from": "3 s"}, "from: only a trace has it; leave it out"),
         ({"batch": 5, "rate_scale": 2}, "rate_scale: nothing arrives at a rate; leave it out"),
-        ({"batch": 5, "block": 64}, "block: no prompts have tokens in common (sessions, tools, shared_prefix); leave it out"),
+        ({"batch": 5, "block": 64}, "block: no prompts have tokens in common (sessions, tools, shared_prefix, answers); leave it out"),
+        ({"batch": 5, "answers": 2, "sessions": {"turns": 2, "think": "1 s"}}, "answers: with sessions a prompt has one answer; leave it out"),
+        ({"batch": 5, "answers": 2, "classes": [{"name": "a", "tools": {"calls": 1, "time": "1 s", "tokens": 9}}]}, "classes: 'a': answers: with tools a prompt has one answer; leave it out"),
         ({"batch": 5, "prompt": None}, "the key 'prompt' is missing: tokens of a request's prompt"),
         ({"batch": 5, "prompt": 0}, "prompt: a request has at least one token of it"),
         ({"batch": 5, "output": [3, 0]}, "output: a request has at least one token of it"),

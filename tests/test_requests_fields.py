@@ -18,6 +18,7 @@ USERS = {"users": {"number": 4, "think": "5 s"}, "count": 60, "prompt": 500, "ou
 SKEWED = {"law": "lognormal", "median": "5 s", "p95": "9 s"}
 POISSON = {"law": "poisson", "rate": "2 1/s"}
 PREFIX = {"shared_prefix": {"tokens": 64}}
+ANSWERS = {"answers": 2}
 BATCH = {"arrivals": None, "count": None, "batch": 9}
 TABLE = {"law": "empirical", "file": "lengths.csv", "column": "a"}
 # What stands in the place of a law, and the key that is given another value there.
@@ -57,7 +58,7 @@ SPREAD = {"prompt": {"law": "uniform", "low": 1, "high": 900}, "output": {"law":
 OTHERS = {
     "count": ({}, 61), "duration": ({"count": None, "duration": "60 s"}, "70 s"), "batch": (BATCH, 10),
     "correlation": (SPREAD, 0.9), "sessions.history": (SESSIONS, False), "users.number": (USERS, 5), "users.ramp": (USERS, "30 s"),
-    "shared_prefix.tokens": (PREFIX, 128), "shared_prefix.number": (PREFIX, 9),
+    "shared_prefix.tokens": (PREFIX, 128), "shared_prefix.number": (PREFIX, 9), "answers": (ANSWERS, 3),
     **{f"targets.{name}": ({}, "1 s") for name in ("ttft", "tpot", "e2e")},
 }  # fmt: skip
 ALL = {f"{parent}.{key}": ({**more, parent: law}, value) for parent, laws, more in LAWS for key, (law, value) in laws.items()} | OTHERS

@@ -7,7 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.base.errors import SpecError
-from crossflow.evidence.validation.post_training import COLUMNS, post_training_table, scenario_of
+from crossflow.evidence.validation.post_training import COLUMNS, _predicted, post_training_table, scenario_of
 from crossflow.evidence.validation.tables import read_rows, shipped
 
 WHOLE = Path(__file__).parent / "data" / "post_training.csv"
@@ -24,6 +24,29 @@ def test_a_row_is_the_job_of_its_recipe():
     assert str(made.strategy) == "tp4-dp2-pp4-z1-sp"
     rate = float(row["rate"]) * 64 * float(row["time"]) / 2048  # tokens of a sample
     assert made.workload.sequence == pytest.approx(rate, abs=16)
+
+
+def test_a_row_of_another_trainer_says_more():
+    (row,) = rows_of(trainer="OpenRLHF", model="llama2-7b")
+    made = crossflow.from_dict(scenario_of(row))
+    rollout = made.post_training.rollout
+    assert (made.post_training.kind, made.devices, rollout.devices, rollout.prompts, rollout.answers) == ("ppo", 4, 2, 1024, 1)
+    assert (rollout.prompt.tokens, rollout.answer.tokens, made.workload.sequence) == (1024, 1024, 2048)
+    assert str(made.strategy) == "dp4-mb8-z3-full"
+    assert float(made.system.network.intra.bandwidth[0]) == 200e9
+    (row,) = rows_of(trainer="verl", devices="32", behind="0")
+    made = crossflow.from_dict(scenario_of(row))
+    assert (made.post_training.rollout.answers, made.post_training.samples) == (16, 8192)
+    assert str(made.strategy) == "cp4-dp8-mb16-z3-full"
+
+
+def test_inputs_of_a_row_move_its_time():
+    (row,) = rows_of(trainer="OpenRLHF", model="llama2-7b")
+    row = {**row, "samples": "128"}  # one step, for speed
+    time = _predicted(row)[0]
+    assert 0.05 * float(row["time"]) < time < 0.25 * float(row["time"])  # an eighth of the answers
+    for name, value in {"answer": "512", "system": "dgx-a100", "passes": "0", "kind": "grpo"}.items():  # links are mostly hidden
+        assert _predicted({**row, name: value})[0] != pytest.approx(time, rel=1e-4), name
 
 
 def test_the_mean_of_answers_is_the_published_one():

@@ -1074,8 +1074,9 @@ def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document:
         return
     if system.pools:
         yield document.problem(("job",), "a job is priced on devices of one kind only; leave it out, or system.pools")
-    if top.run is not None:
-        yield document.problem(("run",), "a run counts training steps, which are a part of a job only; leave it out, or job")
+    if top.run is not None and top.run.failures is not None:
+        what = "interruptions are known of training steps alone, and an iteration of a job has engines and other models beside them"
+        yield document.problem(("run", "failures"), f"{what}; leave it out, or job")
     if job.rolls_out and not writes(workload):
         yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")
     if job.rolls_out and job.samples % workload.global_batch:

@@ -31,6 +31,7 @@ DOORS = {
     "requests.laws": ("normal_of",),
     "requests.picture": ("rate_line",),
     "requests.record": ("RequestTrace", "request_times"),
+    "requests.shared": ("shared_blocks",),
     "requests.spec": ("RequestsSpec", "TIMES", "draws"),
     "requests.tables": ("ENDINGS", "ending"),
     "requests.words": ("lasting",),

@@ -702,10 +702,11 @@ class ServingSpec(FileModel):
         "they are then read and end together for ever; requests of different lengths, or that begin at different times, mix",
     )
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
-    router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "class"] = Field(
+    router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "slices", "class"] = Field(
         "round_robin",
         description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "
-        "of two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; by class",
+        "of two drawn at random that one; the one that has most of its prompt, unless it is much fuller; by length of prompts; in a row, "
+        "as a batch is cut among engines; by class",
     )
     host_cache: HostCacheSpec | tuple[HostCacheSpec, ...] | None = Field(
         None,

@@ -224,7 +224,12 @@ def cost_figures(found: RunCost) -> dict[str, Array]:
 
 
 def _per_step(scenario: Scenario, score: Score, members: Members | None, *, tokens: bool) -> Array | float:
-    """Samples, or tokens, of a step; of a service those that its rates say, whatever many requests are there at once. [1]"""
+    """Samples, or tokens, of a step; of a service those that its rates say, whatever many requests are there at once. [1]
+
+    Those of an iteration where the score is one of iterations of a job.
+    """
+    if score.job:
+        return np.asarray(score.job["tokens_per_second" if tokens else "samples_per_second"] * score.job["iteration_time_s"])
     if task_of(scenario) == "serving":
         rate = score.tokens_per_second if tokens else score.samples_per_second
         return np.where(np.isfinite(score.step_time), rate, np.nan) * np.where(np.isfinite(score.step_time), score.step_time, 1.0)

@@ -21,11 +21,14 @@ import numpy as np
 
 from crossflow.answers.bands import LEVELS
 from crossflow.answers.evaluation.common import Fleet, drawn_energy, rents
+from crossflow.answers.evaluation.continued import Continued, continued
+from crossflow.answers.evaluation.figures import operation, whole_run
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
+from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.base.units import show
@@ -90,7 +93,7 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
     job = scenarios[0].post_training
     assert job is not None  # the caller has looked
     known = {} if job.rolls_out else score.error_band  # whose bands are of training steps alone
-    return score.having(
+    made = score.having(
         error_band=known, job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
         feasible=np.array([ok and not row.problem for ok, row in zip(score.feasible.tolist(), rows, strict=True)]),
         reasons=reasons, trust=np.minimum(score.trust, [row.level for row in rows]),
@@ -99,6 +102,20 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
             for code, row in zip(score.reason.tolist(), rows, strict=True)
         ]),
     )  # fmt: skip
+    return made.having(run=_runs(made, scenarios)) if scenarios[0].run is not None else made
+
+
+def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
+    """What whole runs take and cost whose steps are iterations of the job, by name, shape (n,); NaN where there is none."""
+    found = []
+    for i, one in enumerate(scenarios):
+        own, devices = score.take([i]), score.job["devices"][[i]]
+        time, energy = own.job["iteration_time_s"], own.job["energy_j"]
+        iteration = own.having(step_time=time, energy=energy, power=energy / time, devices=devices)
+        fleet = Fleet(system=one.system, device=one.architecture, devices=devices)
+        iteration = iteration.having(operation=operation([fleet], iteration))
+        found.append(whole_run(one, one.system, one.architecture, iteration))
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
 def _row(scenario: Scenario, score: Score, *, strict: bool) -> JobRow:
@@ -180,7 +197,6 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
         raise StrategyError(f"{place}: engines of {plan.devices} devices do not fill {devices}; give job.rollout.devices, or another plan")
     own = scenario.document.data["job"]["rollout"]
     system = {key: value for key, value in scenario.document.data["system"].items() if key != "nodes"}
-    many = spec.prompts * spec.answers * max(spec.staleness, 1)
     job = scenario.post_training
     assert job is not None
     left_out = (*OF_TRAINING, *OF_STEPS)
@@ -190,16 +206,22 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
         kept["sequence"] = scenario.workload.sequence
     more: dict[str, Any] = {
         "system": {**system, "devices": devices},
-        "requests": {"batch": many, "prompt": own["prompt"], "output": own["answer"], "seed": spec.seed},
-    }
+        "requests": {
+            "batch": spec.under_way, "answers": spec.answers, "prompt": own["prompt"], "output": own["answer"],
+            "seed": spec.seed,
+        },
+    }  # fmt: skip
     workload = {**kept, "task": "serving", "dtype": scenario.workload.dtype}
+    if spec.answers > 1:  # those of a prompt come to one engine
+        workload["serving"] = {"router": "slices"}
     named = f"{spec.strategy}-dp{engines}"
     made = _built(scenario, "rollout", workload, named, software=spec.software, **more)
     if job.taken is None or not job.taken.step:
         return made
     assert made.stack is not None
     step = show(float(made.stack.host.step[0]) + job.taken.step, "s", digits=12)
-    software = {**made.document.data["software"], "host": {"step": step}}
+    given = made.document.data["software"]
+    software = {**given, "host": {**given.get("host", {}), "step": step}}
     return _built(scenario, "rollout", workload, named, **{**more, "software": software})
 
 
@@ -311,6 +333,7 @@ class _Rollout:
     answer: float = 0.0  # of the answer, in the mean. [1]
     longest: float = 0.0  # of the longest answer. [1]
     devices: int = 0  # beside those of training. [1]
+    went: Continued | None = None  # where answers go on in the next iteration
 
 
 def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> tuple[_Rollout, str]:
@@ -336,17 +359,22 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
         return _Rollout(), f"job.rollout: {row.problem or steady.why(0)}{cure}"
     if row.figures["dropped"]:
         return _Rollout(), f"job.rollout: {row.figures['dropped']:,.0f} answers have no room in the cache of an engine; divide it more"
-    stack, plan = made.stack, made.strategy
-    assert stack is not None
+    plan = made.strategy
     assert isinstance(plan, Plan)
+    went = None if spec.partial is None else _continued(made, spec.at_once, spec.under_way, spec.answers)
+    time = row.figures["replay_span_s"] if went is None else went.time
     weights, taken = float(steady.memory["weights"][0]), job.taken
     whole = weights * plan.devices / plan.dp
     return _Rollout(
-        time=row.figures["replay_span_s"] / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
+        time=time / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
         refit=taken.refit + whole / taken.refit_rate if taken is not None and spec.devices is None else 0.0,
-        memory=float(steady.memory_needed[0]), weights=weights, busy=row.busy, power=row.power,
+        memory=float(steady.memory_needed[0]), weights=weights,
+        busy=row.busy if went is None else went.busy, power=row.power if went is None else went.power, went=went,
         tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
     ), ""  # fmt: skip
+
+
+_continued = functools.lru_cache(maxsize=256)(continued)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -358,7 +386,8 @@ def _in_what_is_left(rollout: Scenario, share: float) -> Scenario:
         raise CrossflowError(
             "job.rollout: models that stay on the devices of training leave engines no memory; give job.offload: true, or rollout.devices"
         )
-    data = {**rollout.document.data, "software": {**rollout.document.data["software"], "engine": {"memory": share}}}
+    given = rollout.document.data["software"]
+    data = {**rollout.document.data, "software": {**given, "engine": {**given.get("engine", {}), "memory": share}}}
     return from_document(Document(file=rollout.document.file, data=data), rollout.base, rollout.name, rollout)
 
 
@@ -459,6 +488,10 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
         max(1.0 - tokens / scenario.workload.sequence, 0.0) if isinstance(scenario.workload, TransformerSpec) else 0.0
     )
     figures["engine_idle_share"] = 1.0 - found.busy
+    if found.went is not None:
+        ages = spec.staleness + max(spec.staleness, 1) * found.went.ages
+        figures["staleness_mean"], figures["staleness_most"] = float(ages.mean()), float(ages.max())
+        figures["stale_token_share"] = found.went.stale
     if spec.devices is None:
         figures["training_idle_share"] = (found.time - working) / whole
         figures["rollout_idle_share"] = figures["rollout_memory_bytes"] = np.nan  # there is one pool
@@ -490,6 +523,8 @@ def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
     assert job is not None
     assert isinstance(workload, TransformerSpec)
     told = ["step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures"]
+    if scenario.run is not None:
+        told.append("a step of the run is an iteration of the job")
     if job.rollout is None:
         return tuple(told)
     padding = 1.0 - found.tokens / workload.sequence
@@ -498,8 +533,9 @@ def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
             f"workload.sequence: {100 * padding:.0f} % of the tokens that training and passes compute are padding; without padding it is "
             f"{int(np.ceil(found.tokens))}, the mean of prompt and answer"
         )
-    if job.rollout.answers > 1:
-        told.append("job.rollout.answers: each answer reads its prompt anew; a cache that the answers of a prompt share would save some")
+    stack = None if (made := parts_of(scenario).rollout) is None else made.stack
+    if job.rollout.answers > 1 and stack is not None and not stack.engine.prefixes:
+        told.append("job.rollout.answers: each answer reads its prompt anew, for the engine keeps no prefixes (software.engine.prefixes)")
     return tuple(told)
 
 

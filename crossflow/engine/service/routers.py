@@ -7,6 +7,8 @@ References
 .. [1] Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10), 2001.
 .. [2] SGLang, sgl-router, policy cache_aware: the engine that has most of a prompt, or the one with the smallest cache, unless loads
    differ too much.
+.. [3] NeMo RL, `repeat_interleave` of prompts and `shard_by_batch_size`; OpenRLHF, `RemoteExperienceMaker`: each engine gets the next
+   part of a batch, in which the answers of a prompt stand beside each other.
 """
 
 from __future__ import annotations
@@ -102,6 +104,17 @@ def _length(asked: RoutedPool) -> Router:
     return route
 
 
+def _slices(asked: RoutedPool) -> Router:
+    """By the place in the trace: as many requests in a row to each engine for its rate, as a batch is cut among engines [3]_."""
+    bounds = np.cumsum(asked.rates) / np.sum(asked.rates) * len(asked.trace)
+
+    def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
+        wanted = min(int(np.searchsorted(bounds, ticket.index, side="right")), asked.engines - 1)
+        return wanted if wanted in up else _emptiest(replicas, up, asked.rates)
+
+    return route
+
+
 def _class(asked: RoutedPool) -> Router:
     """Each class has engines of its own: those that it owns, else of the others a share, as far as there are so many; of these the one
     with the fewest requests for its rate.
@@ -132,5 +145,5 @@ def _shared_out(asked: RoutedPool) -> list[Sequence[int]]:
 
 ROUTERS: Mapping[str, Callable[[RoutedPool], Router]] = {
     "round_robin": _round_robin, "least_loaded": _least_loaded, "two_choices": _two_choices, "prefix": _prefix, "length": _length,
-    "class": _class,
+    "slices": _slices, "class": _class,
 }  # fmt: skip

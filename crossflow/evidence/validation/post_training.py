@@ -1,6 +1,7 @@
-"""Published times of iterations of GRPO (``post_training.csv``) against jobs as scenarios.
+"""Published times of iterations of GRPO and PPO (``post_training.csv``) against jobs as scenarios.
 
-What a trainer takes beside its phases was fitted to the phases of the runs of version 0.3 (`OverheadsSpec`), and nothing to later ones.
+What a trainer takes beside its phases was fitted to the phases of the runs of version 0.3 of NeMo RL (`OverheadsSpec`), and nothing to
+later ones or to other trainers.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ COLUMNS = (
     "engine_devices", "rate", "time", "source",
 )  # fmt: skip
 FITTED = "0.3"  # release whose phases the overheads were fitted to
+NEMO = "NeMo RL"  # trainer of files that do not name any
+# Systems of other trainers that are those of the library but for their links: A800 are A100 with eight of twelve NVLinks.
+SLOWER = {"a800": {"template": "dgx-a100", "network": {"intra": {"bandwidth": "200 GB/s"}}}}
 CV = 1.0  # of the lengths of answers, of which a row says the mean
-PROMPT = 110  # tokens of rows without a rate, the mean of the others
+PROMPT = 110  # tokens of rows without a rate or a prompt, the mean of the others
 LEAST_PROMPT = 32
 ROUND = 16  # tokens to which samples are filled, a multiple of every layout's tp x cp
 RACKS, RACK, DOMAIN = "gb200-nvl72", 72, 64  # devices of one node of racks, and those that jobs of a power of two use where they need more
@@ -53,10 +57,13 @@ def post_training_table(folder: Path) -> Table:
         predicted.append(time)
     fitted = ["fitted to its phases" if row["release"] == FITTED else "nothing fitted" for row in kept]
     ahead = ["engines beside" if row["engine_devices"] else "engines in turn" for row in kept]
+    trainers = [row.get("trainer") or NEMO for row in kept]
+    told = ["assumed lengths" if row.get("assumed") else "printed lengths" for row in kept]
     return Table(
         name="post_training", measured=np.array(measured), predicted=np.array(predicted), skipped=skipped, notes=(NOTE,),
         groups={
-            "fitted": fitted, "release": [row["release"] for row in kept], "system": [row["system"] for row in kept],
+            "trainer": trainers, "lengths": told, "fitted": fitted, "release": [row["release"] for row in kept],
+            "system": [row["system"] for row in kept],
             "model": [row["model"] for row in kept], "engines": ahead,
         },
         items=[row["model"] for row in kept],
@@ -78,22 +85,29 @@ def scenario_of(row: TableRow) -> dict[str, Any]:
     beside = int(row["engine_devices"] or 0)
     devices = int(row["devices"]) - beside
     whole = float(row["rate"]) * float(row["time"]) * int(row["devices"]) / samples if row["rate"] else answer + PROMPT
-    prompt = max(round(whole - answer), LEAST_PROMPT)
+    prompt = int(row.get("prompt") or 0) or max(round(whole - answer), LEAST_PROMPT)
     sequence = -(-(answer + prompt) // ROUND) * ROUND
     passes = int(row["passes"])
-    law = {"law": "lognormal", "mean": _uncut_mean(answer, longest - prompt), "cv": CV, "most": longest - prompt}
+    alike = answer == longest - prompt  # all as long as they may be
+    law = answer if alike else {"law": "lognormal", "mean": _uncut_mean(answer, longest - prompt), "cv": CV, "most": longest - prompt}
+    answers = int(row.get("answers") or ANSWERS)
     rollout: dict[str, Any] = {
-        "prompts": samples // ANSWERS, "answers": ANSWERS, "prompt": prompt, "answer": law, "strategy": row["engine"],
+        "prompts": samples // answers, "answers": answers, "prompt": prompt, "answer": law, "strategy": row["engine"],
     }  # fmt: skip
     if beside:
         rollout |= {"devices": beside, "staleness": int(row["behind"])}
+    if row.get("partial"):
+        rollout["partial"] = float(row["partial"])
+    job: dict[str, Any] = {"kind": row.get("kind") or "grpo", "offload": True, "old_policy": passes > 1, "rollout": rollout}
+    if not passes:
+        job["reference"] = "none"
     domain = {"devices_per_node": DOMAIN} if row["system"] == RACKS and devices > RACK else {}
     return {
-        "name": f"{row['model']}, NeMo RL {row['release']}",
-        "system": {"template": row["system"], "devices": devices, **domain},
+        "name": f"{row['model']}, {row.get('trainer') or NEMO} {row['release']}",
+        "system": {**SLOWER.get(row["system"], {"template": row["system"]}), "devices": devices, **domain},
         "workload": {"model": row["model"], "sequence": sequence, "global_batch": batch},
         "strategy": plan_of(row, devices, batch, longest / sequence),
-        "job": {"kind": "grpo", "offload": True, "old_policy": passes > 1, "rollout": rollout},
+        "job": job,
     }  # fmt: skip
 
 
@@ -116,10 +130,11 @@ def plan_of(row: TableRow, devices: int, batch: int, packed: float) -> str:
     dp, left = divmod(devices, int(np.prod([degrees.get(name, 1) for name in ("tp", "cp", "pp")])))
     if left or batch % dp:
         raise StrategyError(f"{row['training']} does not divide {devices} devices and a batch of {batch}")
-    micro = 2 ** round(float(np.log2(max(packed, 1.0))))
+    micro = degrees.get("mb") or 2 ** round(float(np.log2(max(packed, 1.0))))
     while (batch // dp) % micro:
         micro //= 2
     single = "-etp1" if "ep" in degrees and "tp" in degrees else ""
     parallel = "-sp" if "tp" in degrees else ""
     full = "-full" if row["recompute"] == "full" else ""
-    return "-".join(filter(None, (row["training"], f"dp{dp}", f"mb{micro}", "z1"))) + single + parallel + full
+    more = (f"dp{dp}", "" if "mb" in degrees else f"mb{micro}", "" if "z" in degrees else "z1")
+    return "-".join(filter(None, (row["training"], *more))) + single + parallel + full

@@ -63,7 +63,10 @@ class Chains:
 
 
 def chains(spec: RequestSource, sessions: int, dice: Dice, values_of: Lengths, kind: int = 0) -> Chains:
-    """So many sessions, or requests where there are no sessions, each with its calls of tools."""
+    """So many sessions, or requests where there are no sessions, each with its calls of tools.
+
+    Requests of one prompt stand beside each other, and are of one thread.
+    """
     turns = np.ones(sessions, dtype=np.intp) if spec.sessions is None else counts(spec.sessions.turns, sessions, dice.of(TURNS), 1)
     _check_number(int(turns.sum()), "sessions")
     calls = np.zeros(turns.sum(), dtype=np.intp) if spec.tools is None else counts(spec.tools.calls, int(turns.sum()), dice.of(CALLS), 0)
@@ -74,11 +77,13 @@ def chains(spec: RequestSource, sessions: int, dice: Dice, values_of: Lengths, k
     turn, opening = _changes(turn_of), _changes(session)
     thread = session if spec.sessions is not None and spec.sessions.history else turn_of
     new, output = _said(spec, turn, dice, values_of)
+    before, answers = _before(new, output, thread), spec.answers or 1
+    thread = thread // answers
     common = 0 if spec.shared_prefix is None else spec.shared_prefix.tokens
     prefix = np.full(sessions, -1) if spec.shared_prefix is None else dice.of(PREFIXES).integers(0, spec.shared_prefix.number, sessions)
     found = Chains(
         session=session, thread=thread, opens=np.flatnonzero(opening), turn=turn,
-        prompt=common + _before(new, output, thread) + new, output=output, pause=_pauses(spec, turn, opening, dice), prefix=prefix[session],
+        prompt=common + before + new, output=output, pause=_pauses(spec, turn, opening, dice), prefix=prefix[session - session % answers],
         common=np.full(n, common), kind=np.full(n, kind),
     )  # fmt: skip
     if len(found.prompt) and (longest := int(found.prompt.max())) > TOKENS:
@@ -101,9 +106,9 @@ def _said(spec: RequestSource, turn: Mask, dice: Dice, values_of: Lengths) -> tu
     """Tokens that are new in each prompt, and those that are written."""
     assert spec.prompt is not None  # the section is checked
     assert spec.output is not None
-    own = int(turn.sum())
+    own, answers = int(turn.sum()), spec.answers or 1
     new = np.zeros(len(turn), dtype=np.intp)
-    new[turn] = lengths(spec.prompt, own, dice.of(PROMPTS), values_of)
+    new[turn] = np.repeat(lengths(spec.prompt, own // answers, dice.of(PROMPTS), values_of), answers)
     output = lengths(spec.output, len(turn), dice.of(OUTPUTS), values_of)
     if spec.tools is not None:
         new[~turn] = lengths(spec.tools.tokens, len(turn) - own, dice.of(TOOL_TOKENS), values_of, 0)
@@ -184,7 +189,7 @@ def drawn(spec: RequestsSpec, values_of: Lengths) -> RequestTrace:
     """All requests of a section without a trace."""
     kinds: list[RequestSource] = [_filled(one, spec) for one in spec.classes] or [spec]
     classes = tuple(map(class_of, kinds))
-    block = (spec.block or BLOCK) if any(one.sessions or one.tools or one.shared_prefix for one in kinds) else 0
+    block = (spec.block or BLOCK) if any(one.shares for one in kinds) else 0
     own = [i for i, one in enumerate(spec.classes) if one._said(TIMES)]
     shared = [i for i in range(len(kinds)) if i not in own]
     groups = [([i], kinds[i]) for i in own] + ([(shared, spec)] if shared else [])
@@ -225,6 +230,9 @@ def _group(
     start = starts(source, dice, spec.rate_scale)
     weights = np.array([getattr(kinds[i], "weight", None) or 1.0 for i in members])
     which = dice.of(KINDS).choice(len(members), len(start), p=weights / weights.sum())
+    answers = np.array([kinds[i].answers or 1 for i in members])[which]
+    _check_number(int(answers.sum()), "answers")
+    which, start = np.repeat(which, answers), np.repeat(start, answers)
     parts = [chains(kinds[i], int((which == j).sum()), Dice(seed=spec.seed, kind=i + 1), values_of, kind=i) for j, i in enumerate(members)]
     found = mixed(parts, which)
     arrival, follows, pause = timed(source.users, found.pause, found.opens, start, dice)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Flag, PositiveInt, Seed, Whole
+from crossflow.base.limits import Flag, PositiveFloat, PositiveInt, Seed, Whole
 from crossflow.workload.requests.laws import LengthLaw, TransferRate, WaitTime
 from crossflow.workload.requests.spec import Text
 
@@ -42,14 +42,22 @@ class FurtherModelSpec(FileModel):
 
 
 class RolloutSpec(FileModel):
-    """How engines write the answers of an iteration: all prompts are there at its beginning, and the longest answer ends it."""
+    """How engines write the answers of an iteration: all prompts are there at its beginning, and the longest answer ends it, or with
+    `partial` the last one that it needs.
+    """
 
     prompts: PositiveInt = Field(description="prompts of an iteration")
-    answers: PositiveInt = Field(1, description="answers that are written for each of them, the group of GRPO")
+    answers: PositiveInt = Field(
+        1,
+        description="answers that are written for each of them, the group of GRPO: an engine reads "
+        "their prompt once where its software keeps prefixes",
+    )
     prompt: LengthLaw = Field(description="tokens of a prompt; a number alone is the same for all")
     answer: LengthLaw = Field(description="tokens of an answer, such as {law: lognormal, mean: 2000, cv: 0.8, most: 8192}")
     strategy: Text = Field(description="plan of one engine, such as tp2; as many engines as there is room for run side by side")
-    software: Text = Field("vllm", description="software of the engines")
+    software: Text | Mapping[str, Any] = Field(
+        "vllm", description="software of the engines, by name, as a file or as a mapping, such as {like: vllm, engine: {prefixes: false}}"
+    )
     devices: PositiveInt | None = Field(
         None, description="devices of the engines, beside those of training; the engines take turns with training on its own where absent"
     )
@@ -58,7 +66,22 @@ class RolloutSpec(FileModel):
         description="iterations by which answers may be older than the policy; with 1 or more, engines write while the policy trains, "
         "and answers of so many iterations at once",
     )
+    partial: Annotated[PositiveFloat, Field(le=4.0)] | None = Field(
+        None,
+        description="prompts under way beyond those of an iteration, over these, such as 0.5: the iteration ends when enough of them are "
+        "complete, and the others go on in the next one with newer weights; all are written to their end where absent",
+    )
     seed: Seed = Field(0, description="of the lengths that are drawn")
+
+    @property
+    def at_once(self) -> int:
+        """Prompts that engines complete between two takings of weights. [1]"""
+        return self.prompts * max(self.staleness, 1)
+
+    @property
+    def under_way(self) -> int:
+        """Prompts at the beginning of a rollout. [1]"""
+        return self.at_once + round((self.partial or 0.0) * self.at_once)
 
 
 class OverheadsSpec(FileModel):
@@ -133,8 +156,10 @@ class PostTrainingSpec(FileModel):
             for name in ("refit", "refit_rate"):
                 if name in self.overheads.model_fields_set:
                     yield f"overheads.{name}: engines on devices of their own do not wake up for new weights; leave it out"
-        if self.samples * max(found.staleness, 1) > MOST_ANSWERS:
-            yield f"rollout.prompts: at most {MOST_ANSWERS:,} answers are replayed; here are {self.samples * max(found.staleness, 1):,}"
+        if found.partial is not None and found.under_way == found.at_once:
+            yield f"rollout.partial: {found.partial:g} of {found.at_once} prompts is none; give at least {1 / found.at_once:.2g}"
+        if found.under_way * found.answers > MOST_ANSWERS:
+            yield f"rollout.prompts: at most {MOST_ANSWERS:,} answers are replayed; here are {found.under_way * found.answers:,}"
 
     @property
     def rolls_out(self) -> bool:

@@ -18,7 +18,7 @@ from crossflow.workload.requests.laws import MOST_DRAWN, ArrivalLaw, CountLaw, L
 MOST = 20_000_000  # requests that are read
 BLOCK = 16  # tokens of a block of a prefix cache where nobody says
 TIMES = ("arrivals", "users", "batch")  # keys that say when requests come
-CONTENTS = ("prompt", "output", "correlation", "sessions", "tools", "shared_prefix")  # keys that say what they are
+CONTENTS = ("prompt", "output", "correlation", "sessions", "tools", "shared_prefix", "answers")  # keys that say what they are
 OF_TRACES = ("columns", "time_unit", "empty", "unsorted", "from", "until", "repeat", "limit")
 Text = Annotated[str, Field(min_length=1)]
 
@@ -111,10 +111,21 @@ class RequestSource(FileModel):
     sessions: SessionsSpec | None = Field(None, description="conversations of several turns")
     tools: ToolsSpec | None = Field(None, description="calls of tools")
     shared_prefix: SharedPrefixSpec | None = Field(None, description="beginning that prompts have in common")
+    answers: PositiveInt | None = Field(
+        None,
+        le=10_000,
+        description="answers that are written for each prompt, as `n` of an API asks for: requests of one prompt that come together, so "
+        "that `count` and `batch` are prompts; 1 where absent",
+    )
     targets: TargetsSpec | None = Field(None, description="times that requests should be answered in")
 
     def _said(self, keys: tuple[str, ...]) -> list[str]:
         return [key for key in keys if getattr(self, key) is not None]
+
+    @property
+    def shares(self) -> bool:
+        """Whether some of its prompts begin as others do."""
+        return bool(self.sessions or self.tools or self.shared_prefix or (self.answers or 1) > 1)
 
     def clashes(self) -> Iterator[str]:
         """What is said of times and has no meaning together, each with its key."""
@@ -135,6 +146,8 @@ class RequestSource(FileModel):
         fixed = [key for key, law in (("prompt", self.prompt), ("output", self.output)) if law is not None and law.law == "fixed"]
         if self.correlation is not None and fixed:
             yield f"correlation: {fixed[0]} is the same for all; leave it out"
+        if (self.answers or 1) > 1 and (besides := self._said(("users", "sessions", "tools"))):
+            yield f"answers: with {besides[0]} a prompt has one answer; leave it out"
         if self.count is not None and self.batch is not None:
             yield "count: batch stands beside it and says how many requests there are; leave it out"
 
@@ -225,6 +238,10 @@ def _of_class(spec: RequestsSpec, i: int) -> Iterator[str]:
     for key in ("prompt", "output"):
         if getattr(one, key) is None and getattr(spec, key) is None:
             yield f"the key '{key}' is missing, here or in requests"
+    if (one.answers or spec.answers or 1) > 1:
+        besides = [*(["users"] if spec.users and not own else []), *(key for key in ("sessions", "tools") if getattr(spec, key))]
+        besides += [] if one.answers else [key for key in ("users", "sessions", "tools") if getattr(one, key)]
+        yield from (f"answers: with {key} a prompt has one answer; leave it out" for key in besides[:1])
 
 
 def _of_trace(spec: RequestsSpec) -> Iterator[str]:
@@ -275,7 +292,7 @@ def _of_laws(spec: RequestsSpec) -> Iterator[str]:
         if not spec.classes and getattr(spec, key) is None:
             yield f"the key '{key}' is missing: tokens of a request's {key}"
     if spec.block is not None and not _shares(spec):
-        yield "block: no prompts have tokens in common (sessions, tools, shared_prefix); leave it out"
+        yield "block: no prompts have tokens in common (sessions, tools, shared_prefix, answers); leave it out"
 
 
 def draws(spec: RequestsSpec) -> bool:
@@ -285,4 +302,4 @@ def draws(spec: RequestsSpec) -> bool:
 
 def _shares(spec: RequestsSpec) -> bool:
     """Whether some prompts begin as others do."""
-    return any(one.sessions or one.tools or one.shared_prefix for one in (spec, *spec.classes))
+    return any(one.shares for one in (spec, *spec.classes))
