@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from crossflow.base.files import Document
+from crossflow.evidence.validation.tables import device_architecture
 from crossflow.hardware.architecture import packaging
 from crossflow.hardware.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip
 from crossflow.hardware.architecture.model import Level
@@ -42,6 +43,13 @@ def test_devices_follow_from_nodes_and_one_node_is_there():
     assert base.device_count == 8
     assert base.model_copy(update={"nodes": 3}).device_count == 24
     assert base.model_copy(update={"devices": 5}).device_count == 5
+
+
+@pytest.mark.parametrize(("device", "multipliers"), [("v100-sxm2-16gb", 8 * 64), ("a100-80gb", 4 * 256), ("h100-sxm", 4 * 512)])
+def test_multipliers_of_a_units_tensor_cores_as_published(device, multipliers):
+    """Multiply-accumulates of 16 bits a clock of tensor cores times their number in a unit: white papers of V100, A100 and H100."""
+    found = device_architecture(device)
+    assert (found.array_height * found.array_width).item() == pytest.approx(multipliers, rel=3e-3)  # 125 Tflop/s are rounded
 
 
 def test_caches_of_a_device_have_energy_only_where_the_chips_power_is_not_known():

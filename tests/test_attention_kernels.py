@@ -55,6 +55,17 @@ def test_a_call_that_writes_no_keys_is_spared_the_start_and_the_bytes_of_that():
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_bytes_of_a_long_prompt_by_hand(device):
+    """32 samples of 8,192 tokens, 32 heads of 128 elements, 8 of keys: far beyond any cache, queries, outputs, keys, values once each."""
+    row = Attention(samples=32.0, heads=32.0, kv_heads=8.0, length=8192.0, seen=8192.0, width=128.0, causal=True, stored="")
+    calls, architecture = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16"), device_architecture(device)
+    moved = 32 * 8192 * 128 * 2 * (2 * 32 + 2 * 8)
+    for kernel in kernels(device).values():
+        reached = moved / times_of(calls, kernel, architecture).memory.item() / architecture.memory.bandwidth.item()
+        assert reached == pytest.approx(kernel.memory, rel=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_window_is_never_slower_in_prefill(device):
     for kernel in kernels(device).values():
         windows = np.concatenate([SIZES, [0.0]])
