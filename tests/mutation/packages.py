@@ -18,7 +18,7 @@ TESTS = {
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
     "hardware/mapping": "placement topology rings spread links plan collectives congestion flows",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
-    "price operating software paths switching tiers on_chip_only tier_anchors",
+    "price operating software paths switching tiers on_chip_only tier_anchors pools structured",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding "
     "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
