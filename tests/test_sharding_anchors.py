@@ -224,7 +224,10 @@ def test_parts_are_halved_until_ranks_hold_them_together():
 
 def test_parts_are_as_equal_as_can_be():
     (table,) = tables_of((10, 64, 8.0))
-    assert [piece.rows for piece in Piece.whole(0, table).cut(4, by_rows=True)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
+    quarters = list(Piece.whole(0, table).cut(4, by_rows=True))
+    assert [piece.rows for piece in quarters] == [(0, 2), (2, 5), (5, 7), (7, 10)]
+    assert [piece.rows for piece in quarters[3].cut(3, by_rows=True)] == [(7, 8), (8, 9), (9, 10)]
+    assert [piece.columns for piece in quarters[3].cut(2, by_rows=False)] == [(0, 32), (32, 64)]
 
 
 # ------------------------------------------------------------------------------------------ the choice

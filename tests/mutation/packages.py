@@ -23,16 +23,17 @@ TESTS = {
     "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
-    "expert_overlap materialise sparse",
+    "expert_overlap materialise sparse "
+    "statespace rwkv adapters",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters",
     "engine/lasting": "lasting lasting_runs validation_goodput",
     "engine/cluster": "cluster cluster_events",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points",
-    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight",
+    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
-    "wide_experts expert_pools",
+    "wide_experts expert_pools sharding_anchors",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
     "transformer_step switches",
@@ -47,7 +48,8 @@ TESTS = {
     "answers/planning": "planning plan comparing diffusion explore_opening strategies",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike",
     "answers/service": "serving serve service_events requests_scenario",
-    "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots",
+    "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
+    "portfolio",
     "evidence/calibration": "calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
     "attention_kernels dropping validation_post_training",
