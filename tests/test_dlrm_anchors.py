@@ -151,6 +151,15 @@ def test_experts_take_their_samples_there_and_back():
     assert found["top.0"].kept[0] == 512 * 4 * (544 + 48) * 2
 
 
+@pytest.mark.parametrize(("top", "size"), [(["tp"], 0.0), (["ddp"], 1024 * 64 * 2)])
+def test_gradients_of_an_encoders_outputs_are_gathered_where_the_top_does_not_share_its_ranks(top, size):
+    """Two ranks share the encoder: all 1,024 samples, 64 elements in fp16; a top that the same two share gives whole gradients."""
+    strategy = {"dense": top, "embedding": ["mp"], "transformer": ["tp"]}
+    found = units(strategy, 1, 2, **ENCODER)
+    (gather,) = found["transformer.out"].before_backward
+    assert (gather.collective, gather.size[0]) == ("all_gather", size)
+
+
 @pytest.mark.parametrize("before", [["tp"], ["ddp"]])
 def test_two_ranks_that_share_the_experts_hold_whole_samples_where_the_layer_before_left_them_whole(before):
     """Behind an encoder of the same two ranks the gradients of samples are summed over both; else inputs are gathered first."""
