@@ -117,6 +117,26 @@ def test_gradients_of_adapters_alone_are_reduced():
     assert reduced == [trained(spec_of()) / 32 * stack.gradient_size(job.element)]
 
 
+def test_adapters_reduce_and_scatter_what_sequence_parallelism_divides():
+    """The first factor of a matrix that is cut by rows gives parts of sums, 1,024 x 16 in bf16: of outputs and of the MLP's way down, each
+    of 32 layers and 8 microbatches. All of it travels divided by samples, or all of it whole.
+    """
+    sizes = []
+    for divided in (False, True):
+        strategy = {"tp": 8, "dp": 1, "micro_batch": 1, "sequence_parallel": divided}
+        bare, own = ({"workload.model": "llama3-8b", "strategy": strategy, **more} for more in ({}, {"workload.adapters": None}))
+        with_, without = predicted(**bare), crossflow.predict(data(**own)).to_dict()
+        sizes.append({name: with_["communication_s"][name]["total"] - without["communication_s"][name]["total"] for name in NAMES})
+    whole, parts = sizes
+    assert whole["all_reduce"] > 0.0
+    assert whole["reduce_scatter"] == 0.0
+    assert parts["reduce_scatter"] > 0.0
+    assert parts["all_reduce"] == 0.0
+
+
+NAMES = ("all_reduce", "reduce_scatter")
+
+
 def test_sharded_base_is_gathered_in_its_type():
     """FSDP gathers what lies there: a layer in NF4 is 4.127 of 16 bits, adapters are in 16."""
     sizes = {}
