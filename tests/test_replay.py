@@ -13,6 +13,7 @@ from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.timeline.record import COMMUNICATION, DATA, WAIT
 from crossflow.evidence.replay.breakdown import PARTS, device_span, length, mean_shares, shares_of, union
 from crossflow.evidence.replay.changes import changed, read_trace_changes
+from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.events import event_files
 from crossflow.evidence.replay.graph import GraphTimes, graph_of, taken, times_of
 from crossflow.evidence.replay.kineto import read_traces
@@ -261,6 +262,15 @@ def test_collectives_of_a_program_take_their_measured_time_or_the_networks(tmp_p
     assert predicted(graph, tmp_path) == pytest.approx(4.04e-3, rel=0.01)
     assert predicted(graph, tmp_path, *slow) == pytest.approx(4.04e-3, rel=0.01)
     assert predicted(graph, tmp_path, modelled=True) < 0.002
+
+
+def test_a_collective_is_what_the_annotation_around_its_launch_says(tmp_path):
+    """Though its kernel says nothing, and though nothing was called before; outside of the annotation nothing is known."""
+    for begin, op in ((5, "all_reduce"), (12, "collective")):
+        said = event("user_annotation", "nccl:all_reduce", 1, begin, 20)
+        sent = kernel("ncclDevKernel_Generic", 14, 20, 4000, 1)
+        graph = graph_of(read_traces([write(tmp_path, [step(0, 4040), said, launch(10, 1, length=1), sent], f"{op}.json")]))
+        assert [one.op for one in traced_collectives(graph.edges[0]).values()] == [op]
 
 
 # ------------------------------------------------------------------------------------------ files
