@@ -46,7 +46,7 @@ TESTS = {
     "answers/fleets": "fleet_search fleet_scenarios fleets",
     "answers/interactive": "interactive python_guesses",
     "answers/planning": "planning plan comparing diffusion explore_opening strategies",
-    "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike",
+    "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
     "portfolio",
