@@ -24,7 +24,7 @@ TESTS = {
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
     "expert_overlap materialise sparse "
-    "statespace rwkv adapters",
+    "statespace rwkv adapters served_adapters families",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters",
     "engine/lasting": "lasting lasting_runs validation_goodput",
@@ -33,7 +33,7 @@ TESTS = {
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
-    "wide_experts expert_pools sharding_anchors tiers tier_anchors",
+    "wide_experts expert_pools sharding_anchors tiers tier_anchors program",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
     "transformer_step switches",
