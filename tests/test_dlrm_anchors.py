@@ -158,7 +158,10 @@ def test_what_two_ranks_exchange_that_share_layers_by_hand():
     assert [found[f"bottom.{i}"].after_forward[0].size[0] for i in range(2)] == [0, 1024 * 32 * 2]
     assert [found[name].after_input[0].size[0] for name in ("bottom.0", "top.2")] == [1024 * 13 * 2, 1024 * 8 * 2]
     shared = units({"dense": ["ddp"], "embedding": ["mp"], "experts": ["tp"]}, 1, 2, experts={"count": 4, "active": 2})
-    assert shared["top.0"].after_input[0].size[0] == 4 * 512 * 544 * 2
+    assert (shared["top.0"].after_input[0].size[0], shared["top.1"].after_forward[0].size[0]) == (4 * 512 * 544 * 2, 4 * 512 * 8 * 2)
+    five = units({"dense": ["tp"], "embedding": ["mp"]}, 1, 2, top=[48, 8, 4, 2, 1])
+    sent = [(one.collective, one.size[0]) for i in range(5) for one in five[f"top.{i}"].after_forward if one.size[0]]
+    assert sent == [("all_reduce", 1024 * 8 * 2), ("all_reduce", 1024 * 2 * 2), ("all_gather", 1024 * 1 * 2)]
 
 
 @pytest.mark.parametrize(("top", "size"), [(["tp"], 0.0), (["ddp"], 1024 * 64 * 2)])
