@@ -196,22 +196,16 @@ def kernels_of(workload, **plan):
 CONVOLUTION = {"kind": "conv", "heads": 1024, "conv": 3, "conv_bias": False}
 
 
-@pytest.mark.parametrize(
-    ("ssm", "forward", "backward"),
-    [(SELECTIVE, 5 * 2048 + 2 * 16, 9 * 2048 + 4 * 16), (CONVOLUTION, 3 * 1024, 5 * 1024)],
-    ids=["mamba1", "conv"],
-)
-def test_bytes_of_a_recurrence_by_hand(ssm, forward, backward):
+def test_bytes_of_recurrences_by_hand():
     """Of each of 2,048 tokens, in bf16: x, dt, z and two outputs of every channel, B and C of the group; of a convolution the first gate
-    reads two and writes one. Backward the gradient of the output and those of all of these beside.
+    reads two and writes one, with a multiplication. Backward the gradient of the output and those of all of these beside.
     """
-    passes = kernels_of({**MODEL, "ssm": ssm}, tp=1, dp=8).passes
-    moved = {
-        phase: {float(np.ravel(one.moved)[0]) for one in passes if one.unit == "0.0.ssm" and one.phase == phase}
-        for phase in ("forward", "input")
-    }
-    assert 2048 * 2 * forward in moved["forward"]
-    assert 2048 * 2 * backward in moved["input"]
+    for ssm, ways in ((SELECTIVE, (5 * 2048 + 2 * 16, 9 * 2048 + 4 * 16)), (CONVOLUTION, (3 * 1024, 5 * 1024))):
+        passes = [one for one in kernels_of({**MODEL, "ssm": ssm}, tp=1, dp=8).passes if one.unit == "0.0.ssm"]
+        for phase, each, multiplied in zip(("forward", "input"), ways, (1024, 2048), strict=True):
+            found = [float(np.ravel(one.flops)[0]) for one in passes if one.phase == phase and np.ravel(one.moved)[0] == 2048 * 2 * each]
+            assert found
+            assert ssm is SELECTIVE or 2048 * multiplied in found
 
 
 @pytest.mark.parametrize(("tp", "sizes"), [(1, []), (4, []), (8, [4.0 * 2048] * 2)])
