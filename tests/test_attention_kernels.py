@@ -63,6 +63,10 @@ def test_bytes_of_a_long_prompt_by_hand(device):
     for kernel in kernels(device).values():
         reached = moved / times_of(calls, kernel, architecture).memory.item() / architecture.memory.bandwidth.item()
         assert reached == pytest.approx(kernel.memory, rel=1e-4)
+    few = Attention(samples=1.0, heads=32.0, kv_heads=8.0, length=64.0, seen=64.0, width=128.0, causal=True, stored="")
+    calls, moved = calls_of(kernel_tables((few,), 2.0, narrow=False)[0], "bf16"), 64 * 128 * 2 * (2 * 32 + 2 * 8)
+    for kernel in kernels(device).values():  # of a few tokens all lies in a cache
+        assert times_of(calls, kernel, architecture).memory.item() < 0.01 * moved / architecture.memory.bandwidth.item()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -76,6 +80,8 @@ def test_new_keys_and_values_are_copied_to_the_cache_by_hand(device, stored, cop
         around = times_of(calls, kernel, architecture).around.item() - kernel.write - (kernel.quantise if stored else 0.0)
         rate = architecture.memory.bandwidth.item() * kernel.writing
         assert around * rate == pytest.approx(64 * 8192 * 8 * 256 * copied, rel=0.01)  # caches hold the rest
+        unwritten = replace(calls, unwritten=np.full((1, 1), True))
+        assert times_of(unwritten, kernel, architecture).around.item() == (np.asarray(kernel.quantise).item() if stored else 0.0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
