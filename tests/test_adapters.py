@@ -126,6 +126,7 @@ def test_adapters_reduce_what_a_matrix_cut_by_rows_gives_in_parts(divided, colle
     sent = [one for one in messages if one.phase == "forward" and np.ravel(one.size)[0] == 1024 * 16 * 2]
     sums = [one.collective for one in sent if one.collective in ("all_reduce", "reduce_scatter")]
     assert sums == [collective] * 2
+    assert min(np.ravel(one.size)[0] for one in messages if np.ravel(one.size)[0]) >= 1024
 
 
 def test_sharded_base_is_gathered_in_its_type():

@@ -96,13 +96,14 @@ def test_axes_as_long_as_the_rows_become_rows_and_columns():
 
 
 def test_axes_that_fill_packages_lie_on_the_cluster_as_on_a_mesh_of_packages():
-    """Of 64 devices in packages of 8: rings of 4 packages next to each other, and of 2 four packages apart; a ring of 3 shards that are
-    each a package and a half is left out, and one inside a package is none of the cluster."""
+    """Of 64 devices in packages of 8: rings of 4 packages next to each other, and of 2 four packages apart; rings of shards that are
+    a package and a half each are left out, as is one that ends within a package, and one inside a package is none of the cluster."""
     spans = [
-        placement._Span(name=str(stride), size=size, stride=stride, chain=False) for size, stride in ((4, 8), (2, 32), (3, 12), (4, 2))
+        placement._Span(name=str(stride), size=size, stride=stride, chain=False)
+        for size, stride in ((4, 8), (2, 32), (3, 12), (4, 12), (4, 2), (6, 2))
     ]
     assert placement._cluster_spans(tuple(spans), 8) == ((1, 4), (4, 8))
-    assert placement._package_spans(tuple(spans), 8) == ((2, 8),)
+    assert placement._package_spans(tuple(spans), 8) == ((2, 8), (2, 8))
 
 
 def test_an_axis_longer_than_a_row_turns_round_at_its_end():

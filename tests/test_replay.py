@@ -463,7 +463,7 @@ def test_the_wait_of_a_collective_in_a_timeline_ends_when_the_last_rank_comes(tm
     for rank, begin in ((0, 20), (1, 1020)):
         sent = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 14, begin, 4020 - begin, 1, **nccl)
         waits = event("cuda_runtime", "cudaDeviceSynchronize", 1, begin, 4020 - begin, correlation=9)
-        events = [step(0, 4040), launch(begin - 10, 1), sent, waits]
+        events = [step(0, 4040), launch(1, 7, length=1), kernel("gemm", 7, 3, 2, 7), launch(begin - 10, 1), sent, waits]
         write(tmp_path, events, f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 2})
     graph = graph_of(read_traces(sorted(tmp_path.glob("rank*.json"))))
     found = traced_timeline(graph, times_of(graph), "both")

@@ -161,7 +161,7 @@ def test_values_that_the_profiler_wrote_are_read_and_not_run():
 
 def test_sizes_that_are_no_shape_are_no_tensor():
     """Of a list of tensors where one is expected, of words, and of a list that holds what is no shape."""
-    sizes = [[[2], [3]], ["a"], [[2], 3]]
+    sizes = [[[2], [3]], [2, "a"], [[2], 3]]
     found = profiled(sizes, ["float", "float", "TensorList"], ["", "", ""])
     assert not any(isinstance(one, TracedTensor) for one in found.args)
     assert found.args[2] == UNSAID

@@ -185,7 +185,7 @@ def test_extension_replaces_whole_entries_and_keeps_the_rest(standard):
 def test_a_path_has_the_name_of_its_component_as_the_library_has_it(standard):
     """In a path of a component alone; a number of the library itself, or of a node, stays."""
     assert standard.path_of(["memory", "hbm3", "device_capacity"]) == ("memory", "HBM3", "device_capacity")
-    assert standard.path_of(["memory", "HBM3"]) == ("memory", "HBM3")
+    assert standard.path_of(["memory", "hbm3"]) == ("memory", "hbm3")
     assert standard.path_of(["name"]) == ("name",)
     assert standard.path_of(["nothing", "hbm3", "device_capacity"]) == ("nothing", "hbm3", "device_capacity")
 
