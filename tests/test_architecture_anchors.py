@@ -244,6 +244,8 @@ def test_area_of_further_types_by_hand(harvest, area):
     """Units of 120 that are 1.2 times what they were have 20 for further types; of dark bundles a quarter as much again."""
     system = SimpleNamespace(harvest=of(harvest), levels={})
     assert _types_area(system, some(larger=1.2), SimpleNamespace(used=some(area=120.0)))[0] == near(area)
+    both = _types_area(system, SimpleNamespace(larger=np.array([1.0, 1.2])), SimpleNamespace(used=some(area=120.0)))
+    assert both.tolist() == [0.0, near(area)]
     assert _types_area(system, some(larger=1.0), SimpleNamespace(used=some(area=120.0))) is None
 
 
