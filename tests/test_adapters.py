@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from blocks import block_kernels
 
 import crossflow
 from crossflow.base.errors import SpecError
@@ -115,6 +116,17 @@ def test_gradients_of_adapters_alone_are_reduced():
     found = weights_of(job, layout, stack)
     reduced = [message.size[:, 0].sum() for message in found.messages if message.role == "reduce" and message.size.any()]
     assert reduced == [trained(spec_of()) / 32 * stack.gradient_size(job.element)]
+
+
+@pytest.mark.parametrize(("divided", "collective"), [(False, "all_reduce"), (True, "reduce_scatter")])
+def test_adapters_reduce_what_a_matrix_cut_by_rows_gives_in_parts(divided, collective):
+    """1,024 tokens of 16 elements in bf16, after attention and after the MLP; with sequence parallelism divided by tokens, not twice."""
+    layout = layout_of(Plan(tp=8, sequence_parallel=divided))
+    messages = block_kernels(job_of(spec_of()), layout, stack_of("pytorch")).messages
+    sent = [one for one in messages if one.phase == "forward" and np.ravel(one.size)[0] == 1024 * 16 * 2]
+    sums = [one.collective for one in sent if one.collective in ("all_reduce", "reduce_scatter")]
+    assert sums == [collective] * 2
+    assert min(np.ravel(one.size)[0] for one in messages if np.ravel(one.size)[0]) >= 1024
 
 
 def test_sharded_base_is_gathered_in_its_type():

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from crossflow.base.files import Document
+from crossflow.evidence.validation.tables import device_architecture
 from crossflow.hardware.architecture import packaging
-from crossflow.hardware.architecture.generator import Allotment, build_cores, build_links, build_memory, build_on_chip
+from crossflow.hardware.architecture.generator import Allotment, _types_area, build_cores, build_links, build_memory, build_on_chip, tier
 from crossflow.hardware.architecture.model import Level
 from crossflow.hardware.architecture.price import die_cost, die_yield, wafer_area
 from crossflow.hardware.architecture.run_cost import facility_power, product, run_cost
@@ -42,6 +43,13 @@ def test_devices_follow_from_nodes_and_one_node_is_there():
     assert base.device_count == 8
     assert base.model_copy(update={"nodes": 3}).device_count == 24
     assert base.model_copy(update={"devices": 5}).device_count == 5
+
+
+@pytest.mark.parametrize(("device", "multipliers"), [("v100-sxm2-16gb", 8 * 64), ("a100-80gb", 4 * 256), ("h100-sxm", 4 * 512)])
+def test_multipliers_of_a_units_tensor_cores_as_published(device, multipliers):
+    """Multiply-accumulates of 16 bits a clock of tensor cores times their number in a unit: white papers of V100, A100 and H100."""
+    found = device_architecture(device)
+    assert (found.array_height * found.array_width).item() == pytest.approx(multipliers, rel=3e-3)  # 125 Tflop/s are rounded
 
 
 def test_caches_of_a_device_have_energy_only_where_the_chips_power_is_not_known():
@@ -218,6 +226,27 @@ def test_lanes_of_a_port_by_hand(area, edge, wiring, changes, lanes, said):
 
 
 # ------------------------------------------------------------------------------------------ dies and packages
+
+
+@pytest.mark.parametrize(("way", "staged"), [("staged", 1.0), ("direct", 0.0)])
+def test_writes_of_a_second_memory_are_a_quarter_as_fast_and_take_three_times_the_energy(way, staged):
+    built = SimpleNamespace(level=some(capacity=100.0, bandwidth=8.0, latency=2.0, energy=5.0))
+    memory = some(write_rate=0.25, write_energy=3.0, page=64.0, endurance=1e6)
+    found = tier(built, memory, SimpleNamespace(second_memory=SimpleNamespace(way=way)))
+    assert (found.bandwidth[0], found.write_bandwidth[0]) == (8.0, 2.0)
+    assert (found.energy[0], found.write_energy[0]) == (5.0, 15.0)
+    assert (found.capacity[0], found.latency[0], found.page[0], found.endurance[0], found.staged[0]) == (100.0, 2.0, 64.0, 1e6, staged)
+    assert tier(None, memory, None) is None
+
+
+@pytest.mark.parametrize(("harvest", "area"), [(0.0, 20.0), (0.25, 25.0)])
+def test_area_of_further_types_by_hand(harvest, area):
+    """Units of 120 that are 1.2 times what they were have 20 for further types; of dark bundles a quarter as much again."""
+    system = SimpleNamespace(harvest=of(harvest), levels={})
+    assert _types_area(system, some(larger=1.2), SimpleNamespace(used=some(area=120.0)))[0] == near(area)
+    both = _types_area(system, SimpleNamespace(larger=np.array([1.0, 1.2])), SimpleNamespace(used=some(area=120.0)))
+    assert both.tolist() == [0.0, near(area)]
+    assert _types_area(system, some(larger=1.0), SimpleNamespace(used=some(area=120.0))) is None
 
 
 def test_dies_of_a_wafer_by_hand():

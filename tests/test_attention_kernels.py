@@ -55,6 +55,36 @@ def test_a_call_that_writes_no_keys_is_spared_the_start_and_the_bytes_of_that():
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_bytes_of_a_long_prompt_by_hand(device):
+    """32 samples of 8,192 tokens, 32 heads of 128 elements, 8 of keys: far beyond any cache, queries, outputs, keys, values once each."""
+    row = Attention(samples=32.0, heads=32.0, kv_heads=8.0, length=8192.0, seen=8192.0, width=128.0, causal=True, stored="")
+    calls, architecture = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16"), device_architecture(device)
+    moved = 32 * 8192 * 128 * 2 * (2 * 32 + 2 * 8)
+    for kernel in kernels(device).values():
+        reached = moved / times_of(calls, kernel, architecture).memory.item() / architecture.memory.bandwidth.item()
+        assert reached == pytest.approx(kernel.memory, rel=1e-4)
+    few = Attention(samples=1.0, heads=32.0, kv_heads=8.0, length=64.0, seen=64.0, width=128.0, causal=True, stored="")
+    calls, moved = calls_of(kernel_tables((few,), 2.0, narrow=False)[0], "bf16"), 64 * 128 * 2 * (2 * 32 + 2 * 8)
+    for kernel in kernels(device).values():  # of a few tokens all lies in a cache
+        assert times_of(calls, kernel, architecture).memory.item() < 0.01 * moved / architecture.memory.bandwidth.item()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("stored", "copied"), [("", 2 + 2), ("fp8", 2 + 1)])
+def test_new_keys_and_values_are_copied_to_the_cache_by_hand(device, stored, copied):
+    """Each of 2 x 128 elements of 8 heads of a token is read in 16 bits and written as the cache has it; without casts of what is read."""
+    row = Attention(samples=64.0, heads=8.0, kv_heads=8.0, length=8192.0, seen=8192.0, width=128.0, causal=True, stored=stored)
+    calls, architecture = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16"), device_architecture(device)
+    calls = replace(calls, ends=np.zeros_like(calls.ends))
+    for kernel in (one for one in kernels(device).values() if ("narrow" if stored else "wide") in one.cache):
+        around = times_of(calls, kernel, architecture).around.item() - kernel.write - (kernel.quantise if stored else 0.0)
+        rate = architecture.memory.bandwidth.item() * kernel.writing
+        assert around * rate == pytest.approx(64 * 8192 * 8 * 256 * copied, rel=0.01)  # caches hold the rest
+        unwritten = replace(calls, unwritten=np.full((1, 1), True))
+        assert times_of(unwritten, kernel, architecture).around.item() == (np.asarray(kernel.quantise).item() if stored else 0.0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_window_is_never_slower_in_prefill(device):
     for kernel in kernels(device).values():
         windows = np.concatenate([SIZES, [0.0]])

@@ -16,7 +16,7 @@ from crossflow.answers.evaluation.events import events
 from crossflow.base.files import Document
 from crossflow.cost.profile import lookup_shape
 from crossflow.evidence.calibration.learned import learn
-from crossflow.evidence.calibration.measurements import MeasuredKernels, MeasuredProducts
+from crossflow.evidence.calibration.measurements import MeasuredKernels, MeasuredProducts, _lookup
 from crossflow.evidence.calibration.pricing import predicted
 from crossflow.hardware.architecture.system import resolve
 
@@ -115,6 +115,14 @@ LOOKED = "part,rows,width,samples,pooling,distinct,time_us"
 def test_look_ups_that_cannot_be_read_are_told(complaint, tmp_path, row, sentence):
     (tmp_path / "t.csv").write_text(f"{LOOKED}\n{row}\n")
     assert complaint(tmp_path / "t.csv", "--system", "a100-80gb") == f"{tmp_path}/t.csv:2: {sentence}"
+
+
+@pytest.mark.parametrize("distinct", [1.0, 0.25])
+def test_look_ups_are_read_up_to_all_different_rows(distinct):
+    row = dict(zip(LOOKED.split(","), f"forward,9,8,4,2,{distinct},5".split(","), strict=True))
+    _, (time, _, kernel) = _lookup(row, 2)
+    assert time == pytest.approx(5e-6)
+    assert (kernel.distinct, kernel.rows, kernel.width, kernel.samples, kernel.pooling) == (distinct, 9, 8, 4, 2)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.cost import collectives, waves
 from crossflow.cost.exchange import Exchange, exchange_time, group_time, held_time
 from crossflow.cost.fabrics import Fabric, path, path_time
-from crossflow.cost.network import _level_time
+from crossflow.cost.network import LaidGroups, _level_time
 from crossflow.cost.price import kernel_names, kernel_prices
 from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.ranks import SystemDelays
@@ -641,3 +641,12 @@ def test_exchanges_inside_a_node_need_no_network(gemm):
     assert found.item() == near(lone.item())
     spread = ExpertGroup(**{**group, "size": 16 * one, "extent": 16 * one}, back=True)
     assert group_time(1e9 * one, spread, alone, "nvswitch", 8) is None
+
+
+@pytest.mark.parametrize(
+    ("between", "chain", "only"),
+    [(None, False, None), ((2, 3), True, None), ((3, 2), True, None), ((0, 2), True, (0, 2)), ((7, 0), True, (7, 0))],
+)
+def test_places_of_a_chain_that_are_no_neighbours_send_alone(between, chain, only):
+    """Neighbours send at the same time as all others of the chain; a group without two places is a ring."""
+    assert LaidGroups.of(2, 8, chain=False, between=between) == LaidGroups(stride=2, ranks=8, chain=chain, only=only)

@@ -13,6 +13,7 @@ from crossflow.answers.planning.question import Question
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.parallel.strategy.layout import Layout
+from crossflow.workload.diffusion import DiffusionSpec
 from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.spec import ImageSpec, TransformerSpec
 
@@ -129,6 +130,14 @@ def test_single_streams_by_hand():
     double, single = whole.layers
     assert (double.count, single.count) == (2, 2)
     assert single.parameters == 12 * H * H + 3 * H + 4 * H + H + 3 * (H * H + H)
+
+
+def test_kinds_of_a_few_layers_of_streams():
+    """The last two have one stream, if there are as many; the last of two streams gives no text in SD3."""
+    flux = DiffusionSpec(text="streams", single_layers=2, **TEXT)
+    assert [flux.pattern(n) for n in (1, 4)] == [("single",), ("streams", "streams", "single", "single")]
+    assert DiffusionSpec(text="streams", gives_text=False, **TEXT).pattern(3) == ("streams", "streams", "last")
+    assert DiffusionSpec(text="cross", **TEXT).pattern(3) == ("cross",)
 
 
 def test_the_last_layer_of_sd3_gives_no_text():

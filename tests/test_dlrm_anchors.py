@@ -151,6 +151,28 @@ def test_experts_take_their_samples_there_and_back():
     assert found["top.0"].kept[0] == 512 * 4 * (544 + 48) * 2
 
 
+def test_what_two_ranks_exchange_that_share_layers_by_hand():
+    """Of 1,024 samples in fp16: pairs of layers sum the second's outputs, and backward the first's inputs; an odd last one is gathered."""
+    found = units({"dense": ["tp"], "embedding": ["mp"]}, 1, 2)
+    assert [found[f"top.{i}"].after_forward[0].size[0] for i in range(3)] == [0, 1024 * 8 * 2, 1024 * 1 * 2]
+    assert [found[f"bottom.{i}"].after_forward[0].size[0] for i in range(2)] == [0, 1024 * 32 * 2]
+    assert [found[name].after_input[0].size[0] for name in ("bottom.0", "top.2")] == [1024 * 13 * 2, 1024 * 8 * 2]
+    shared = units({"dense": ["ddp"], "embedding": ["mp"], "experts": ["tp"]}, 1, 2, experts={"count": 4, "active": 2})
+    assert (shared["top.0"].after_input[0].size[0], shared["top.1"].after_forward[0].size[0]) == (4 * 512 * 544 * 2, 4 * 512 * 8 * 2)
+    five = units({"dense": ["tp"], "embedding": ["mp"]}, 1, 2, top=[48, 8, 4, 2, 1])
+    sent = [(one.collective, one.size[0]) for i in range(5) for one in five[f"top.{i}"].after_forward if one.size[0]]
+    assert sent == [("all_reduce", 1024 * 8 * 2), ("all_reduce", 1024 * 2 * 2), ("all_gather", 1024 * 1 * 2)]
+
+
+@pytest.mark.parametrize(("top", "size"), [(["tp"], 0.0), (["ddp"], 1024 * 64 * 2)])
+def test_gradients_of_an_encoders_outputs_are_gathered_where_the_top_does_not_share_its_ranks(top, size):
+    """Two ranks share the encoder: all 1,024 samples, 64 elements in fp16; a top that the same two share gives whole gradients."""
+    strategy = {"dense": top, "embedding": ["mp"], "transformer": ["tp"]}
+    found = units(strategy, 1, 2, **ENCODER)
+    (gather,) = found["transformer.out"].before_backward
+    assert (gather.collective, gather.size[0]) == ("all_gather", size)
+
+
 @pytest.mark.parametrize("before", [["tp"], ["ddp"]])
 def test_two_ranks_that_share_the_experts_hold_whole_samples_where_the_layer_before_left_them_whole(before):
     """Behind an encoder of the same two ranks the gradients of samples are summed over both; else inputs are gathered first."""

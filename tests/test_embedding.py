@@ -65,6 +65,14 @@ def test_factors_of_a_part_are_those_of_a_binomial_choice():
         assert len(np.unique(part)) / len(part) == pytest.approx(distinct_share(STEEP[:, None], share)[0], rel=0.05)
 
 
+def test_rows_hit_twice_are_missing_in_a_half_with_a_chance_of_a_quarter():
+    """L look-ups of L / 2 rows; of the half's L / 2 look-ups three quarters of the rows are others. Rows hit once are all others."""
+    factors = np.zeros((17, 2))
+    factors[1, 0] = factors[0, 1] = 1.0
+    assert distinct_share(factors, 0.5) == pytest.approx([0.75, 1.0])
+    assert distinct_share(factors) == pytest.approx([0.5, 1.0])
+
+
 def test_a_part_of_a_part_is_a_part_and_the_whole_is_itself():
     assert subsampled(META, 1.0) == pytest.approx(META, abs=1e-12)
     assert subsampled(subsampled(META, 0.5), 0.25) == pytest.approx(subsampled(META, 0.125), abs=0.02)

@@ -14,7 +14,7 @@ from crossflow.evidence.validation.kernels_experts import exchange_table, moe_ta
 from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.program import Experts, ProgramBuilder
 from crossflow.program.kernels import kernel_tables
-from crossflow.program.loads import TILE_ROWS, expert_loads, fullest
+from crossflow.program.loads import TILE_ROWS, _capped, expert_loads, fullest
 
 QWEN = {"hidden": 4096.0, "inner": 1536.0, "active": 8.0, "experts": 128.0}
 
@@ -40,6 +40,12 @@ def test_rows_are_as_even_as_whole_rows_can_be():
     assert (few.experts[0], few.rows[0]) == (4, 4)
     assert loads(100, reached=10.0).experts[0] == 10
     assert loads(100, load=2.0).rows[0] == 200
+
+
+def test_what_a_full_expert_cannot_take_goes_to_the_others_in_their_shares():
+    """10 rows as 6 : 2 : 1 : 1, of which no expert has more than 4: the others have 6 as 2 : 1 : 1."""
+    dealt = _capped(np.array([[6.0, 2.0, 1.0, 1.0]]), np.array([[10.0]]), np.array([[4.0]]))
+    assert dealt.tolist() == [[4.0, 3.0, 1.5, 1.5]]
 
 
 @pytest.mark.parametrize("skew", [0.8, 1.0, 1.2])

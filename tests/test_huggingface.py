@@ -409,6 +409,34 @@ def test_a_field_changes_what_it_should(tmp_path, name, changes, key, value):
     assert before != after
 
 
+def test_layers_of_no_whole_group_attend(tmp_path):
+    """Ling linear, modeling_bailing_moe_linear_v2.py: the last of each group of 5, and the two of 22 that are no group."""
+    pattern = ["ssm"] * 4 + ["attention"]
+    whole, more = (read(written(tmp_path, config("ring-mini-linear", num_hidden_layers=n)))[0].ssm.pattern for n in (20, 22))
+    assert [whole[i % len(whole)] for i in range(20)] == pattern * 4
+    assert [more[i % len(more)] for i in range(22)] == [*pattern * 4, "attention", "attention"]
+
+
+def test_griffin_counts_both_branches_of_its_mlp_in_one_width():
+    """RecurrentGemma-2B, modeling_recurrent_gemma.py: `intermediate_size // 2`; the state is as wide as all heads together."""
+    found = read(CONFIGS["recurrentgemma-2b"])[0]
+    assert (found.ffn, found.ssm.head_dim) == (15360 // 2, 2560 // 10)
+
+
+def test_layers_of_a_search_of_architectures_have_the_parameters_of_their_own():
+    """Nemotron-Super-49B layer by layer: queries and outputs, keys and values of a group, three matrices of an MLP, norms."""
+    given = json.loads(CONFIGS["nemotron-super-49b"].read_text())
+    hidden, heads = given["hidden_size"], given["num_attention_heads"]
+    count = 2 * given["vocab_size"] * hidden + hidden
+    for block in given["block_configs"]:
+        if not block["attention"]["no_op"]:
+            count += 2 * hidden**2 + 2 * hidden * (heads // block["attention"]["n_heads_in_group"]) * (hidden // heads) + hidden
+        if not block["ffn"]["no_op"]:
+            wide = int(2 * block["ffn"]["ffn_mult"] * hidden / 3)
+            count += 3 * hidden * (wide + -wide % 256) + hidden
+    assert read(CONFIGS["nemotron-super-49b"])[0].transformer().parameters == count
+
+
 # Whole files hold the embedding and the head once more with each layer that predicts a further token.
 @pytest.mark.parametrize(
     ("name", "whole"), [("deepseek-v3", 684_489_845_504), ("glm-4.5", 358_337_791_296), ("glm-4.5-air", 110_468_824_832)]

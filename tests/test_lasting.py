@@ -57,6 +57,32 @@ def test_planned_stops_by_hand():
     assert found.by_cause["maintenance"][0] == found.shares["maintenance"][0]
 
 
+@pytest.mark.parametrize("rate", [1e-30, 1e-13, 1e-6, 1e-3])
+def test_a_restart_that_failures_begin_anew_by_hand(rate):
+    """Until 900 s pass without a failure takes (exp(900 l) - 1) / l in the mean: 900 s, longer by half of 900 l to first order."""
+    shares = expected(a_run(rate, detection=0.0, repair=0.0, interval=600.0, restart=900.0)).shares
+    restarting = shares["restart"][0] / (shares["useful"][0] + shares["lost_work"][0])  # a second of running
+    first = 900.0 * rate * (1.0 + 450.0 * rate + 900.0**2 / 6.0 * rate**2)
+    assert restarting == pytest.approx(first, rel=max(1e-9, (900.0 * rate) ** 3))
+
+
+def test_an_elastic_job_lacks_whole_replicas_by_hand():
+    """Two nodes of sixteen are away in the mean, as Poisson has it; one spare, four nodes a replica: 2 to 5 away are one replica less."""
+    run = a_run(1e-3, detection=0.0, repair=2000.0, interval=1e-3, nodes=16.0, replica=4.0, spares=1.0, elastic=True)
+    away = [math.exp(-2.0) * 2.0**k / math.factorial(k) for k in range(18)]
+    lacking = 1 * sum(away[2:6]) + 2 * sum(away[6:10]) + 3 * sum(away[10:14]) + 4 * sum(away[14:])
+    found = expected(run)
+    assert found.away[0] == pytest.approx(2.0)
+    assert found.shares["shrunk"][0] / (found.shares["shrunk"][0] + found.shares["useful"][0]) == pytest.approx(lacking / 4, rel=1e-6)
+
+
+def test_an_elastic_job_whose_nodes_are_all_away_does_nothing():
+    shares = expected(a_run(1e-2, detection=0.0, repair=1e5, interval=10.0, nodes=16.0, replica=4.0, elastic=True)).shares
+    assert shares["useful"][0] == 0.0
+    assert shares["shrunk"][0] > 0.9
+    assert sum(share[0] for share in shares.values()) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("load", [1e-10, 1e-6, 1e-3])
 def test_the_best_interval_is_youngs_where_failures_are_rare(load):
     stall = 30.0
@@ -215,6 +241,23 @@ def test_spans_cover_the_run_and_seeds_repeat():
     assert first.duration == again.duration != other.duration
     assert all(before.end == pytest.approx(after.begin) for before, after in zip(first.spans, first.spans[1:], strict=False))
     assert first.spans[-1].end == pytest.approx(first.duration)
+
+
+def test_the_work_of_an_elastic_run_is_what_its_spans_compute():
+    """Without saves a span computes its length times the share of replicas that are there; what counts of it is the work, no more."""
+    run = a_run(2e-3, detection=30.0, repair=3000.0, interval=40.0, restart=20.0, nodes=16.0, replica=4.0, spares=1.0, elastic=True,
+        planned=5e-4, maintenance=50.0)  # fmt: skip
+    work, speeds = 3600.0, set()
+    for seed in range(60):
+        found = history(run, work, seed, spans=True)
+        useful = [span for span in found.spans if span.kind == "useful"]
+        speeds |= {span.speed for span in useful}
+        assert sum((span.end - span.begin) * span.speed for span in useful) == pytest.approx(work)
+        assert sum((span.end - span.begin) * (1.0 - span.speed) for span in useful) == pytest.approx(found.times["shrunk"])
+        assert found.times["useful"] == pytest.approx(work)
+        assert found.spans[-1].end == pytest.approx(found.duration)
+        assert all(before.end <= after.begin + 1e-6 for before, after in zip(found.spans, found.spans[1:], strict=False))
+    assert len(speeds) > 2
 
 
 def test_a_run_that_does_not_fail_ends_on_time():

@@ -66,6 +66,13 @@ def test_convolutions_are_implicit_products():
     assert convolution("convolution_backward", out, 1, transposed=True, wanted=(False, True)) == [(54, 8, 200, 1)]
 
 
+def test_a_convolution_of_one_channel_is_a_product():
+    """8 kernels of 3 x 3 over 50 pixels; with two channels, each with kernels of its own, no matrices are multiplied."""
+    (found,) = implicit(sizes(8, 1, 3, 3), 1, 50.0, ["forward"])
+    assert (found.m, found.n, found.k, found.batch) == (50, 8, 9, 1)
+    assert implicit(sizes(8, 1, 3, 3), 2, 50.0, ["forward"]) is None
+
+
 def test_a_depthwise_convolution_multiplies_no_matrices():
     assert convolution("convolution", sizes(2, 8, 5, 5), 6) == []
     assert kernels_of("relu", [BIAS], BIAS) is None

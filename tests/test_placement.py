@@ -95,6 +95,17 @@ def test_axes_as_long_as_the_rows_become_rows_and_columns():
     assert [route.hops for route in placed.routes] == [1, 1]
 
 
+def test_axes_that_fill_packages_lie_on_the_cluster_as_on_a_mesh_of_packages():
+    """Of 64 devices in packages of 8: rings of 4 packages next to each other, and of 2 four packages apart; rings of shards that are
+    a package and a half each are left out, as is one that ends within a package, and one inside a package is none of the cluster."""
+    spans = [
+        placement._Span(name=str(stride), size=size, stride=stride, chain=False)
+        for size, stride in ((4, 8), (2, 32), (3, 12), (4, 12), (4, 2), (6, 2))
+    ]
+    assert placement._cluster_spans(tuple(spans), 8) == ((1, 4), (4, 8))
+    assert placement._package_spans(tuple(spans), 8) == ((2, 8), (2, 8))
+
+
 def test_an_axis_longer_than_a_row_turns_round_at_its_end():
     placed = place({"tp": 8, "dp": 2}, flat("mesh2d", 16, (4, 4)))
     assert devices(placed).tolist() == [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11, 15, 14, 13, 12]

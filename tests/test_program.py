@@ -592,6 +592,18 @@ def test_a_message_of_nothing_takes_no_time(tmp_path):
     assert predict(scenario_of(built.build(), tmp_path)).step_time == alone
 
 
+def test_collectives_that_hide_each_other_share_what_they_expose(tmp_path):
+    """Of two that are as long, side by side, neither gains anything by being left out alone: by time each causes its part."""
+    built = ProgramBuilder(dtype="bf16", axes={"tp": 8})
+    first = built.compute("one", Product(m=64, n=64, k=64))
+    for collective, stream in (("all_reduce", "first"), ("all_gather", "second")):
+        built.send(collective, 1e9, ["tp"], after=[first], stream=stream, time=3e-3)
+    found = predict(scenario_of(built.build(), tmp_path)).to_dict()
+    exposed = {name: one["exposed"] for name, one in found["communication_s"].items() if one["total"]}
+    assert found["breakdown_s"]["exposed_communication"] == pytest.approx(3e-3)
+    assert exposed == {"all_reduce": pytest.approx(1.5e-3), "all_gather": pytest.approx(1.5e-3)}
+
+
 @pytest.mark.slow
 def test_parts_add_up_where_kernels_share_a_device(tmp_path):
     """Also where messages keep kernels apart that would share the device without them."""

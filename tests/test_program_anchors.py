@@ -10,7 +10,7 @@ from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import ring_volume, sent_bytes
 from crossflow.program.groups import DeviceGroup, Group, Pair
-from crossflow.program.kernels import Attention, Pass, Product, Scan, attention_sizes, masked_pairs
+from crossflow.program.kernels import Attention, Lookup, Pass, Product, Scan, attention_sizes, kernel_tables, masked_pairs
 from crossflow.program.order import in_order
 from crossflow.program.program import MessageTable, fullest
 from crossflow.program.scans import scan_sizes
@@ -248,3 +248,21 @@ def test_rows_of_programs_are_shared_where_they_are_equal():
     assert ([one.m for one in built.kernels], [one.size for one in built.messages]) == ([8.0, 4.0], [8.0, 4.0])
     assert built.rows == ((0,), (2,), (0,), (2,), (1,), (3,))
     assert (built.devices, built.classes, built.ranks) == (2, 1, {"dp": 2})
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_products_alone_keep_to_16_bits_in_programs_that_multiply_in_fewer(narrow):
+    kernels = (Product(m=8.0, n=8.0, k=8.0, wide=True), ONE, Product(m=8.0, n=8.0, k=8.0), Attention(samples=1.0, heads=1.0, length=8.0,
+        seen=8.0, width=8.0, causal=True, stored=""))  # fmt: skip
+    found = {place: table.wide for table in kernel_tables(kernels, 2.0, narrow=narrow) for place in table.places.tolist()}
+    assert found == {0: narrow, 1: False, 2: False, 3: False}
+
+
+def test_sizes_that_are_alike_at_all_points_are_priced_once():
+    same, other = np.full(3, 64.0), np.array([32.0, 64.0, 96.0])
+    program = ProgramBuilder(name="one", dtype="fp16", shared=True, axes={"dp": 2})
+    program.compute("product", Product(m=same, n=8.0, k=8.0))
+    program.compute("pass", Pass(moved=other))
+    program.compute("look-up", Lookup(samples=same, tables=1.0, rows=1000.0, width=32.0, pooling=4.0, distinct=np.array([0.5, 1.0, 0.5])))
+    points = {table.kind: table.sizes.shape[-1] for table in program.build().kernel_tables}
+    assert points == {Product: 1, Pass: 3, Lookup: 3}

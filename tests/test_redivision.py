@@ -139,6 +139,7 @@ WRONG = [
     ({"redivide": {"goal": "mfu_x"}}, "no column 'mfu_x'; did you mean 'mfu'?"),
     ({"redivide": {}, "sweep": {L2: [0.1]}}, f"'{L2}' is swept, and the rest of its budget would be divided anew; leave this budget out"),
     ({"redivide": {}, "scenario": {**SCENARIO, "system": "dgx-h100"}}, "is known by its datasheet and has no budgets to divide"),
+    ({"redivide": {}, "sweep": {"system.template": ["pathfinder", "chip-h100"]}}, "the templates that are swept have different shares"),
     ({"redivide": {"draw_evaluations": 9}}, "redivide: draw_evaluations: it is about the draws of `uncertainty`, and this study has none"),
     ({"redivide": {"each": "point", "draw_evaluations": 9}, "uncertainty": {}}, "with `each: point` no draw is divided anew"),
     ({"constraints": {"power_w": "<= 1 kW"}}, "constraints: they bound searches and `redivide`, and this study has neither"),

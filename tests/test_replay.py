@@ -10,14 +10,17 @@ import pytest
 
 from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.engine.timeline.record import COMMUNICATION, DATA, WAIT
 from crossflow.evidence.replay.breakdown import PARTS, device_span, length, mean_shares, shares_of, union
 from crossflow.evidence.replay.changes import changed, read_trace_changes
+from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.events import event_files
 from crossflow.evidence.replay.graph import GraphTimes, graph_of, taken, times_of
 from crossflow.evidence.replay.kineto import read_traces
 from crossflow.evidence.replay.overheads import overheads_of, read_overheads, write_overheads
 from crossflow.evidence.replay.program import traced_program
 from crossflow.evidence.replay.report import accuracy, report_of, report_on
+from crossflow.evidence.replay.timeline import traced_timeline
 from crossflow.program import read_program
 
 DLRM = Path(__file__).parents[1] / "docs" / "examples" / "traces" / "dlrm_8xv100.tar.gz"  # see `source` in its files
@@ -220,6 +223,15 @@ def test_the_program_of_a_trace_takes_as_long_as_its_replay(dlrm, tmp_path):
     assert predicted(graph, tmp_path) == pytest.approx(whole, rel=0.01)
 
 
+def test_the_program_of_a_step_of_its_host_takes_as_long_as_the_host(tmp_path):
+    """Kernels of a microsecond, launched every 100: what lies between two calls is the host's too."""
+    events = [step(0, 2100)]
+    for i in range(20):
+        events += [launch(100 * i + 50, i), kernel("gemm", 7, 100 * i + 60, 1, i)]
+    graph = graph_of(read_traces([write(tmp_path, events)]))
+    assert predicted(graph, tmp_path) == pytest.approx(2.1e-3, rel=0.01)
+
+
 def predicted(graph, tmp_path, *settings, **given):
     from crossflow import load, predict
     from crossflow.program import write_program
@@ -250,6 +262,15 @@ def test_collectives_of_a_program_take_their_measured_time_or_the_networks(tmp_p
     assert predicted(graph, tmp_path) == pytest.approx(4.04e-3, rel=0.01)
     assert predicted(graph, tmp_path, *slow) == pytest.approx(4.04e-3, rel=0.01)
     assert predicted(graph, tmp_path, modelled=True) < 0.002
+
+
+def test_a_collective_is_what_the_annotation_around_its_launch_says(tmp_path):
+    """Though its kernel says nothing, and though nothing was called before; outside of the annotation nothing is known."""
+    for begin, op in ((5, "all_reduce"), (12, "collective")):
+        said = event("user_annotation", "nccl:all_reduce", 1, begin, 20)
+        sent = kernel("ncclDevKernel_Generic", 14, 20, 4000, 1)
+        graph = graph_of(read_traces([write(tmp_path, [step(0, 4040), said, launch(10, 1, length=1), sent], f"{op}.json")]))
+        assert [one.op for one in traced_collectives(graph.edges[0]).values()] == [op]
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -434,6 +455,25 @@ def test_a_comparison_does_not_judge_replays(monkeypatch, capsys, tmp_path):
     path = write(tmp_path, chain())
     assert main(["trace", str(path), "--compare", str(path)]) == 0
     assert "beside" in capsys.readouterr().out
+
+
+def test_the_wait_of_a_collective_in_a_timeline_ends_when_the_last_rank_comes(tmp_path):
+    """Rank 1 comes 1 ms after rank 0; both end at 4.02 ms: rank 0 waits 1 ms and sends 3, rank 1 sends 3."""
+    nccl = {"Collective name": "allreduce", "In msg nelems": 25_000_000, "Out msg nelems": 25_000_000, "dtype": "Float", "Group size": 2}
+    for rank, begin in ((0, 20), (1, 1020)):
+        sent = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 14, begin, 4020 - begin, 1, **nccl)
+        waits = event("cuda_runtime", "cudaDeviceSynchronize", 1, begin, 4020 - begin, correlation=9)
+        events = [step(0, 4040), launch(1, 7, length=1), kernel("gemm", 7, 3, 2, 7), launch(begin - 10, 1), sent, waits]
+        write(tmp_path, events, f"rank{rank}.json", distributedInfo={"rank": rank, "world_size": 2})
+    graph = graph_of(read_traces(sorted(tmp_path.glob("rank*.json"))))
+    found = traced_timeline(graph, times_of(graph), "both")
+    spans = [[], []]
+    for rank, mine in enumerate(spans):
+        events = found.events(rank)
+        of_links = events.stream == DATA
+        columns = (events.kind[of_links], events.start[of_links], events.end[of_links])
+        mine += [(kind, round(start * 1e6), round(end * 1e6)) for kind, start, end in zip(*columns, strict=True)]
+    assert spans == [[(WAIT, 20, 1020), (COMMUNICATION, 1020, 4020)], [(COMMUNICATION, 1020, 4020)]]
 
 
 def test_the_timeline_of_a_trace_is_a_trace(tmp_path):

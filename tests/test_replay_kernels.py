@@ -159,6 +159,14 @@ def test_values_that_the_profiler_wrote_are_read_and_not_run():
     assert found.args == (fp32(4, 8), 2.5, "__import__('os')", (TracedTensor((2,), "", 4), TracedTensor((3,), "", 4)))
 
 
+def test_sizes_that_are_no_shape_are_no_tensor():
+    """Of a list of tensors where one is expected, of words, and of a list that holds what is no shape."""
+    sizes = [[[2], [3]], [2, "a"], [[2], 3]]
+    found = profiled(sizes, ["float", "float", "TensorList"], ["", "", ""])
+    assert not any(isinstance(one, TracedTensor) for one in found.args)
+    assert found.args[2] == UNSAID
+
+
 # -------------------------------------------------------------------------------------------- devices
 
 

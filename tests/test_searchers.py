@@ -434,6 +434,32 @@ def test_relaxed_coordinates_give_their_designs_again():
     assert np.allclose(again.continuous, designs.continuous)
 
 
+def test_a_step_of_descent_goes_downhill():
+    """Eq. 6 on a bowl: from any design a short step along the slope that probes found brings a start nearer to the bottom."""
+    bottom, rng = np.full((4, 1), 0.2), np.random.default_rng(3)
+    start = CONTINUOUS.sample(rng, 12).continuous
+    probes = gradient.probed(CONTINUOUS, start, 1e-3, rng)
+
+    def height(designs):
+        return (CONTINUOUS.between(np.repeat(bottom, designs.shape[1], axis=1), designs) ** 2).sum(axis=0)
+
+    merit = height(probes.reshape(4, -1)).reshape(probes.shape[1:])
+    state = gradient.Descent(position=start, average=start, best=start, merit=merit[0])
+    moved = gradient._stepped(state, CONTINUOUS, gradient.gradient(CONTINUOUS, probes, merit), 1e-2, 0.0, 0.0)
+    assert (height(moved.position) < height(start)).all()
+
+
+def test_a_trial_that_takes_nothing_over_takes_one_coordinate():
+    """Without crossing a design differs from its parent in the one coordinate that is drawn; where all cross, in all."""
+    designs = np.random.default_rng(4).uniform(0.05, 0.2, (4, 3, 40))
+    factor = np.full((3, 40), 0.5)
+    for crossing, changed in ((0.0, 1), (1.0, 4)):
+        tried = evolution._trials(CONTINUOUS, designs, factor, np.full((3, 40), crossing), np.random.default_rng(5))
+        differ = (np.abs(tried - designs) > 1e-12).sum(axis=0)
+        assert differ.max() == changed
+        assert (differ == changed).mean() > 0.9  # two draws of the same neighbour may leave it where it is
+
+
 def evolved_bowl(evaluations, scale=1.0):
     """How many designs a search asks for and the end's distance from the best, of a bowl about one design of a space."""
     asked, (best, start) = [], CONTINUOUS.sample(np.random.default_rng(1), 2).continuous.T

@@ -478,6 +478,17 @@ def test_readers_send_keys_and_values_to_writers():
     assert sum(jumps.tokens.sum() for jumps in slow.jumps[1:]) == 0  # writers read nothing
 
 
+@pytest.mark.parametrize("arrival", [0.0, 0.5])
+@pytest.mark.parametrize("policy", ["vllm", "tensorrt-llm"])
+def test_a_request_that_loses_its_room_began_when_it_first_left_the_queue(policy, arrival):
+    """Two requests of 16 + 150 tokens share 15 pages of 16: one is evicted, waits, and is read again, but never waited at its begin."""
+    trace = RequestTrace.of(np.full(2, arrival), np.full(2, 16), np.full(2, 150))
+    found = through(trace, replica(table(), replace(POLICIES[policy], room=POLICIES["vllm"].room), pages=15))
+    assert found.evicted.sum() > 0
+    assert found.begun.tolist() == [arrival, arrival]
+    assert (found.first > arrival).all()
+
+
 def test_writers_that_evict_read_again():
     trace = poisson(30.0, 200)
     found = through(trace, replica(table(), reads=False, pages=100), readers=reading())

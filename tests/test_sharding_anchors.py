@@ -14,6 +14,8 @@ from crossflow.parallel.sharding import sharders
 from crossflow.parallel.sharding.exact import LeastLoaded, _bounds, fullest, held
 from crossflow.parallel.sharding.pieces import Piece, Sharding, checked, singles
 from crossflow.parallel.sharding.sharders import cut, greedy, share_out
+from crossflow.parallel.strategy.hierarchy import hierarchy_of
+from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.workload.dlrm import ShardingRule
 from crossflow.workload.jobs import dlrm_job
 
@@ -49,6 +51,14 @@ def test_lookups_of_whole_tables_by_hand():
     assert costs.forward[1, 0] == costs.forward[2, 0] == near(memory_time(on, looked * (128 + 8), 1024 * 64 * 2))
     sort, update = looked * (2 * 3 * (8 + 4) + 8), 1024 * 64 * 4 + looked * (2 * 128 + 2 * 32)
     assert costs.backward[1, 0] == near(memory_time(on, sort, update))
+
+
+def test_costs_of_pieces_of_several_batches_are_those_of_each():
+    job, _, on, pieces = priced()
+    batches = np.array([512.0, 1024.0, 8192.0])
+    plans = [Hierarchies.of([hierarchy_of(MP)] * len(some), some, 4, 1) for some in (batches, *batches[:, None])]
+    both, *alone = (pricing(job, one, on)(pieces).phases for one in plans)
+    np.testing.assert_allclose(both, np.concatenate(alone, axis=2), rtol=1e-12)
 
 
 def test_tables_that_do_not_train_are_looked_up_and_sent_one_way():
@@ -224,7 +234,10 @@ def test_parts_are_halved_until_ranks_hold_them_together():
 
 def test_parts_are_as_equal_as_can_be():
     (table,) = tables_of((10, 64, 8.0))
-    assert [piece.rows for piece in Piece.whole(0, table).cut(4, by_rows=True)] == [(0, 2), (2, 5), (5, 7), (7, 10)]
+    quarters = list(Piece.whole(0, table).cut(4, by_rows=True))
+    assert [piece.rows for piece in quarters] == [(0, 2), (2, 5), (5, 7), (7, 10)]
+    assert [piece.rows for piece in quarters[3].cut(3, by_rows=True)] == [(7, 8), (8, 9), (9, 10)]
+    assert [piece.columns for piece in quarters[3].cut(2, by_rows=False)] == [(0, 32), (32, 64)]
 
 
 # ------------------------------------------------------------------------------------------ the choice

@@ -35,6 +35,16 @@ def test_samples_keep_bounds_and_budgets_and_fill_the_space():
     assert {tuple(pair) for pair in designs.discrete.T.tolist()} == {(0, 0), (1, 0), (1, 1)}
 
 
+@pytest.mark.parametrize(("log", "middle"), [(True, 200.0), (False, 250.0)])
+def test_coordinates_of_a_range_are_0_and_1_at_its_ends_and_a_half_at_its_mean(log, middle):
+    """The geometric mean of 100 and 400 is 200, the arithmetic one 250; a value outside has a coordinate outside."""
+    given_ = Range(path=POWER, low=100.0, high=400.0, log=log)
+    values = np.array([100.0, middle, 400.0])
+    assert given_.coordinate(values) == pytest.approx([0.0, 0.5, 1.0])
+    assert given_.value(np.array([0.0, 0.5, 1.0])) == pytest.approx(values)
+    assert given_.coordinate(1600.0) == pytest.approx(2.0 if log else 5.0)
+
+
 def test_the_same_seed_gives_the_same_designs():
     one, two = (SPACE.sample(np.random.default_rng(7), 20) for _ in range(2))
     assert (one.continuous == two.continuous).all()

@@ -193,6 +193,29 @@ def kernels_of(workload, **plan):
     return block_kernels(scenario.job(), layout, scenario.stack)
 
 
+CONVOLUTION = {"kind": "conv", "heads": 1024, "conv": 3, "conv_bias": False}
+
+
+def test_bytes_of_recurrences_by_hand():
+    """Of each of 2,048 tokens, in bf16: x, dt, z and two outputs of every channel, B and C of the group; of a convolution the first gate
+    reads two and writes one, with a multiplication. Backward the gradient of the output and those of all of these beside.
+    """
+    for ssm, ways in ((SELECTIVE, (5 * 2048 + 2 * 16, 9 * 2048 + 4 * 16)), (CONVOLUTION, (3 * 1024, 5 * 1024))):
+        passes = [one for one in kernels_of({**MODEL, "ssm": ssm}, tp=1, dp=8).passes if one.unit == "0.0.ssm"]
+        for phase, each, multiplied in zip(("forward", "input"), ways, (1024, 2048), strict=True):
+            found = [float(np.ravel(one.flops)[0]) for one in passes if one.phase == phase and np.ravel(one.moved)[0] == 2048 * 2 * each]
+            assert found
+            assert ssm is SELECTIVE or 2048 * multiplied in found
+
+
+@pytest.mark.parametrize(("tp", "sizes"), [(1, []), (4, []), (8, [4.0 * 2048] * 2)])
+def test_a_norm_over_more_than_a_ranks_elements_sums_their_squares(tp, sizes):
+    """A norm of each of 4 groups, 512 elements: of 8 ranks with 256 each two have parts of one, a sum in fp32 a token and way."""
+    sent = [one for one in kernels_of(PURE, tp=tp, dp=8 // tp).messages if one.part == "0.0.ssm" and one.collective == "all_reduce"]
+    sums = [float(np.ravel(one.size)[0]) for one in sent if np.ravel(one.size)[0] < 2048 * 1024]
+    assert sums == sizes
+
+
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_tensor_ranks_share_the_heads_and_repeat_groups_beyond_their_number(tp):
     (whole,), (inputs, output) = unit(kernels_of(PURE, tp=1, dp=8), "0.0.ssm")

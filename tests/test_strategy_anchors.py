@@ -37,6 +37,14 @@ def test_ranks_of_a_plan_lie_tensor_first_then_context_and_data_then_stages():
     assert spread.copies.size[0] == 1
 
 
+@pytest.mark.parametrize(("plan", "crossing"), [(Plan(pp=8), [3]), (Plan(tp=2, pp=6), [1, 3]), (Plan(tp=3, pp=4), [0, 1, 2])])
+def test_messages_between_stages_that_leave_a_node_of_4(plan, crossing):
+    """Stages of one device: only from device 3 to 4. Of two: from 2, 3 to 4, 5 and from 6, 7 to 8, 9. Of three: every one has a part."""
+    found = layout_of(plan, batch=8, node=4)
+    stages = np.arange(plan.pp - 1.0)[:, None]
+    assert np.flatnonzero(found.crosses(stages, stages + 1.0)[:, 0]).tolist() == crossing
+
+
 def test_another_placement_puts_data_ranks_nearest():
     found = layout_of(Plan(tp=2, dp=4, pp=2, placement=("dp", "pp", "tp")))
     assert {block: stride[0] for block, stride in found.strides.items()} == {"dp": 1, "pp": 4, "tp": 8}

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import crossflow
+from crossflow.answers.study.findings import reach_of_ties
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.run import run_study
 from crossflow.base import files
@@ -304,6 +305,21 @@ def test_a_plot_over_what_is_not_swept_is_told(refused):
 ])  # fmt: skip
 def test_lines_at_a_value_that_is_not_swept_are_told(refused, where, sentence):
     assert sentence in refused(plots=[{"name": "p", "x": POWER, "where": where}])
+
+
+def test_lines_lie_at_any_value_that_is_swept(written):
+    """Each of the listed ones, and of a range one between its ends."""
+    for where in ({POWER: "300 W"}, {POWER: "400 W"}):
+        path = written({POWER: ["300 W", "400 W"], "workload.m": [1024, 2048]}, plots=[{"name": "p", "x": "workload.m", "where": where}])
+        assert read_study(path).spec.plots[0].where == where
+
+
+@pytest.mark.parametrize(("paths", "told"), [(("strategy",), True), (("strategy", "workload.m"), False), (("software",), False)])
+def test_only_points_that_do_the_same_are_told_apart(paths, told):
+    given = {"system": {"template": "dgx-a100", "nodes": 1}, "workload": {"model": "llama2-7b", "global_batch": 64}, "strategy": "tp8-dp1"}
+    reach = reach_of_ties(crossflow.from_dict(given), paths, ["interpolated"])
+    assert (reach is not None) == told
+    assert not told or 0.0 < reach < 1.0
 
 
 @pytest.mark.parametrize("section", [{"plots": [{"name": "p", "x": POWER, "y": "step_tmie_s"}]}, {"columns": ["step_tmie_s"]}], ids=str)

@@ -182,6 +182,14 @@ def test_extension_replaces_whole_entries_and_keeps_the_rest(standard):
     assert set(standard.link) < set(own.link)
 
 
+def test_a_path_has_the_name_of_its_component_as_the_library_has_it(standard):
+    """In a path of a component alone; a number of the library itself, or of a node, stays."""
+    assert standard.path_of(["memory", "hbm3", "device_capacity"]) == ("memory", "HBM3", "device_capacity")
+    assert standard.path_of(["memory", "hbm3"]) == ("memory", "hbm3")
+    assert standard.path_of(["name"]) == ("name",)
+    assert standard.path_of(["nothing", "hbm3", "device_capacity"]) == ("nothing", "hbm3", "device_capacity")
+
+
 def test_unknown_component_is_told_with_what_was_meant(standard):
     with pytest.raises(
         CrossflowError,

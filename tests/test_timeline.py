@@ -14,8 +14,9 @@ from crossflow.answers.evaluation.timelines import simulate as timeline
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.events import run_tasks
 from crossflow.engine.runs.uneven import Uneven, load_uneven
+from crossflow.engine.timeline.flat import Run, timeline_of
 from crossflow.engine.timeline.pipeline import slot_ends, uneven_times, walk_of
-from crossflow.engine.timeline.record import COMMUNICATION, COMPUTE, DATA, TENSOR, WAIT, WORK
+from crossflow.engine.timeline.record import COMMUNICATION, COMPUTE, DATA, HOST, TENSOR, WAIT, WORK, Device
 from crossflow.parallel.strategy.schedules import RULES, pipeline_order
 
 GPT = {
@@ -222,6 +223,30 @@ def test_no_two_kernels_of_other_workloads_overlap(other):
         events = found.events(device)
         kernels = events.stream == COMPUTE
         assert (events.start[kernels][1:] >= events.end[kernels][:-1] - 1e-9 * found.total).all()
+
+
+def test_a_timeline_of_single_events_by_hand():
+    """A kernel of 4 s, a sum from 2 to 6 s whose last rank is 1 s late, a kernel to 8 s, the host for a second, a last kernel."""
+    runs = [
+        Run(device=0, stream=COMPUTE, name="first", start=0.0, end=4.0), Run(device=0, stream=DATA, name="sum", start=2.0, end=6.0),
+        Run(device=0, stream=DATA, name="late", start=6.0, end=7.0, waits=True),
+        Run(device=0, stream=COMPUTE, name="second", start=7.0, end=8.0, label="last layer"),
+        Run(device=0, stream=HOST, name="call", start=7.5, end=9.0, beside=True),
+        Run(device=0, stream=COMPUTE, name="first", start=9.0, end=11.0),
+    ]  # fmt: skip
+    here = (np.zeros(1), np.ones(1))
+    found = timeline_of(runs, [Device(name="one", stage=0, ranks=[0])], title="", total=12.0, node=1, memory=[here], capacity=1.0)
+    events = found.events(0)
+    columns = (events.name, events.stream, events.kind, events.start, events.end)
+    assert {(found.names[name], *rest) for name, *rest in zip(*(column.tolist() for column in columns), strict=True)} == {
+        ("first", COMPUTE, WORK, 0.0, 4.0), ("sum", DATA, COMMUNICATION, 2.0, 6.0), ("late", DATA, WAIT, 6.0, 7.0),
+        ("second", COMPUTE, WORK, 7.0, 8.0), ("call", HOST, COMMUNICATION, 7.5, 9.0), ("first", COMPUTE, WORK, 9.0, 11.0),
+    }  # fmt: skip
+    passes = {found.passes[slot].label for slot in found.slots.passed}
+    assert passes == {"first", "sum", "late", "last layer", "call"}
+    assert {kind: time.item() for kind, time in found.activity().items()} == {
+        "busy": 7.0, "exposed_communication": 2.0, "waiting": 1.0, "host": 1.0, "bubble": 1.0, "imbalance": 0.0,
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ oracle

@@ -263,6 +263,14 @@ def test_two_batches_hide_what_travels_behind_the_other(task, requests):
     assert both["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"]
 
 
+def test_behind_a_slow_network_all_kernels_of_layers_of_experts_are_hidden():
+    """What blocks is what travels less all that 58 of 61 layers compute: each way is beside experts for a half, beside the rest for one."""
+    slow = {"network": {"inter": {"bandwidth": "0.05 GB/s"}}}
+    found = predicted(requests=8, strategy="dp32-ep32-re32", software=stack(overlap=True), system=slow)["by_layer_s"]
+    hidden = found["experts.communication"] - found["experts.exposed"]
+    assert hidden == pytest.approx(found["experts.compute"] + found["attention.compute"] * 58 / 61, rel=1e-6)
+
+
 def test_what_is_written_travels_beside_all_but_experts():
     """Tokens go to experts beside what comes before the core of attention, and back beside the core; experts multiply alone."""
     case = {"nodes": 4, "task": "decode", "requests": 256, "strategy": "dp32-ep32-re32", "software": stack(overlap=True)}

@@ -50,7 +50,24 @@ CALLED = {
     "prod": "sum",
     "cumprod": "cumsum",
 }
-COMMUTE = {"max", "min", "maximum", "minimum", "fmax", "fmin", "gcd", "lcm", "multiply", "add", "logical_and", "logical_or", "zip", "cast"}
+COMMUTE = {
+    "max",
+    "min",
+    "maximum",
+    "minimum",
+    "fmax",
+    "fmin",
+    "gcd",
+    "lcm",
+    "multiply",
+    "add",
+    "logical_and",
+    "logical_or",
+    "zip",
+    "cast",
+    "hypot",
+    "together",
+}
 WORDS = {"Problem", "warn"}  # calls that only say something, as those whose name ends in Error
 EQUIVALENT = {"strict", "stacklevel", "copy", "maxsize", "encoding"}  # keywords
 UNTOUCHED = {"annotation", "returns", "decorator_list"}

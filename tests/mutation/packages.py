@@ -11,27 +11,29 @@ LIMIT = 5  # seconds of processor time that a test may take beyond five times wh
 TESTS = {
     "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
     "nearby one_price spread software events_list attention_kernels experts expert_overlap products power "
-    "unlike shared_links",
-    "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels",
+    "unlike shared_links wide_experts tiers tier_anchors",
+    "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels "
+    "embedding experts wide_experts jax_texts",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
-    "hardware/mapping": "placement topology rings spread links plan collectives",
+    "hardware/mapping": "placement topology rings spread links plan collectives congestion flows",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
-    "price operating software paths switching tiers",
+    "price operating software paths switching tiers on_chip_only tier_anchors pools structured",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding "
     "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
-    "expert_overlap",
-    "workload/requests": "requests_draws requests_reading requests_cli requests_scenario",
-    "engine/service": "service_events serve fleets fleet_scenarios requests_scenario",
+    "expert_overlap materialise sparse "
+    "statespace rwkv adapters served_adapters families",
+    "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
+    "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters",
     "engine/lasting": "lasting lasting_runs validation_goodput",
     "engine/cluster": "cluster cluster_events",
-    "answers/evaluation": "post_training lasting lasting_runs requests_scenario",
-    "evidence/replay": "advice replay replay_batch trace",
+    "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points",
+    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
-    "wide_experts expert_pools",
+    "wide_experts expert_pools sharding_anchors tiers tier_anchors program",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
     "transformer_step switches",
@@ -44,12 +46,15 @@ TESTS = {
     "answers/fleets": "fleet_search fleet_scenarios fleets",
     "answers/interactive": "interactive python_guesses",
     "answers/planning": "planning plan comparing diffusion explore_opening strategies",
-    "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike",
+    "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario",
-    "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots",
+    "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
+    "portfolio",
     "evidence/calibration": "calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
-    "attention_kernels",
+    "attention_kernels dropping validation_post_training",
+    "evidence/emulation": "emulation emulation_ledger emulation_replay",
+    "evidence/jax": "jax_texts",
     "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch",
     "edges/trace": "trace compare gantt lasting_shown",
     "edges/explore": "explore_study explore_scenario explore_server explore_helper explore_offline explore_opening",

@@ -54,7 +54,7 @@ def expected(run: LongRun) -> TimeShares:
     n, failures, stops = len(run), run.failures, run.stops
     computing, kept, running = _runs(run)
     attempts = np.expm1(np.minimum(failures * run.restart, _MOST))  # failures of a restart
-    restarting = np.where(failures * run.restart < 1e-9, run.restart, attempts / failures)
+    restarting = attempts / failures
     often = [one.rate / stops + one.rate / failures * attempts for one in run.causes]  # failures of a cycle by cause
     planned = run.planned / stops
     detection = [many * one.detection for many, one in zip(often, run.causes, strict=True)]
