@@ -27,8 +27,8 @@ PHASES = ("prefill", "decode")
 # A number of a kernel by the one that stands for it where no kernel before has it, and numbers that are one where they do nothing.
 LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
 
-Kernel = Mapping[str, Any]
-Tiers = Sequence[Sequence[Kernel]]  # kernels that may give their numbers, the likest first
+KernelNumbers = Mapping[str, Any]
+Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers, the likest first
 
 
 def earlier_families() -> dict[Path, str]:
@@ -67,14 +67,14 @@ def without_fits(own: dict[str, Any], before: Mapping[str, Any]) -> dict[str, An
     return own
 
 
-def _named(own: Kernel, before: Kernel, sources: Mapping[str, str]) -> dict[str, Any]:
+def _named(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, str]) -> dict[str, Any]:
     """Libraries of matrix products; none where the generation before has none."""
     if not before:
         return {}
     return {name: _given(library, [*_tiers(name, before, "products"), list(before.values())], sources) for name, library in own.items()}
 
 
-def _attention(own: Kernel, before: Kernel, sources: Mapping[str, str]) -> dict[str, Any]:
+def _attention(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, library in own.items():
         found[name] = {key: value for key, value in library.items() if key not in PHASES}
@@ -85,7 +85,7 @@ def _attention(own: Kernel, before: Kernel, sources: Mapping[str, str]) -> dict[
     return found
 
 
-def _experts(own: Kernel, before: Kernel, sources: Mapping[str, str]) -> dict[str, Any]:
+def _experts(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, str]) -> dict[str, Any]:
     """Libraries by data type: numbers of the same type go before those of the same library in another one."""
     found: dict[str, Any] = {}
     every = [kernel for held in before.values() for kernel in held.values()]
@@ -97,11 +97,11 @@ def _experts(own: Kernel, before: Kernel, sources: Mapping[str, str]) -> dict[st
     return found
 
 
-def _tiers(name: str, before: Kernel, *section: str) -> list[list[Kernel]]:
+def _tiers(name: str, before: KernelNumbers, *section: str) -> list[list[KernelNumbers]]:
     return [[before[other]] for other in _likest(name, before, *section)]
 
 
-def _likest(name: str, before: Kernel, *section: str, dtype: str = "") -> list[str]:
+def _likest(name: str, before: KernelNumbers, *section: str, dtype: str = "") -> list[str]:
     """Libraries known before: that of the same name, then what engines that run a library prefer, in their order."""
     stacks = (plain_of(path) for path in files.catalogue("templates", "software").values())
     lists = [names for stack in stacks for names in _lists(files.held(stack, ("kernels", *section)), name, dtype)]
@@ -119,7 +119,7 @@ def _lists(choice: Any, name: str, dtype: str) -> Iterator[list[str]]:
         yield from (choice[other] for other in near)
 
 
-def _given(own: Kernel, tiers: Tiers, sources: Mapping[str, str]) -> dict[str, Any]:
+def _given(own: KernelNumbers, tiers: Tiers, sources: Mapping[str, str]) -> dict[str, Any]:
     """A kernel with the numbers of others where its own were fitted."""
     found: dict[str, Any] = {}
     for key, value in own.items():
