@@ -26,7 +26,8 @@ from crossflow.answers.bands import (
 )
 from crossflow.base.arrays import Array, Mask
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.dropping import earlier_families, has_earlier, instead
+from crossflow.evidence.validation.dropping import instead
+from crossflow.evidence.validation.earlier import earlier_families, has_earlier
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.tables import device_spec, template_of

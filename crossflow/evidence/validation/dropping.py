@@ -19,12 +19,10 @@ from crossflow.base import files
 from crossflow.base.contents import Contents, key_of
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import Document, Path_
-from crossflow.evidence.validation.tables import device_spec, shipped
+from crossflow.evidence.validation.tables import shipped
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import resolve
 
-# Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
-BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
 # What a number is where it does nothing: shares of what a device could do are 1, times and ratios are 0, all else is absent.
 WHOLE = re.compile(r"utilisation|efficiency|duplex|earlier_instructions|training_sensitivity|_ratio$|_share$|operand_activity|^clock$")
 ENDLESS = re.compile(r"per_clock|per_flop|chip_power|requests_a_user")  # limits, which bind nothing where they are absent
@@ -51,17 +49,6 @@ def _forget() -> None:
                     clear()
 
 
-def earlier_families() -> dict[Path, str]:
-    """Contents of every family that has one before it, with the numbers of that one."""
-    known = files.catalogue("templates", "families")
-    return {known[name]: _text({**_data(known[before]), "name": name}) for name, before in BEFORE.items() if name in known}
-
-
-def has_earlier(device: str) -> bool:
-    """Whether a device is of a family that has one before it."""
-    return bool(device) and getattr(device_spec(device), "family", "") in BEFORE
-
-
 def _data(path: Path) -> dict[str, Any]:
     return dict(files.read_yaml(path).data)
 
@@ -81,10 +68,10 @@ def droppable() -> dict[str, list[tuple[Path, Path_]]]:
     """
     found: dict[str, list[tuple[Path, Path_]]] = {}
     for path in files.catalogue("templates", "families").values():
-        for keys in _fitted(_data(path)):
+        for keys in fitted(_data(path)):
             found.setdefault(".".join(map(str, keys)), []).append((path, keys))
     for name, path in files.catalogue("templates", "software").items():
-        for keys in _fitted(_data(path)):
+        for keys in fitted(_data(path)):
             found[".".join(("software", name, *map(str, keys)))] = [(path, keys)]
     path = shipped() / "measurements.yaml"
     for source, conditions in _data(path).items():
@@ -93,16 +80,21 @@ def droppable() -> dict[str, list[tuple[Path, Path_]]]:
     return found
 
 
-def _fitted(data: Mapping[str, Any], sources: Mapping[str, str] | None = None, above: Path_ = ()) -> Iterator[Path_]:
+def fitted(data: Mapping[str, Any], sources: Mapping[str, str] | None = None, above: Path_ = ()) -> Iterator[Path_]:
     """Keys of the numbers whose source says that they were fitted."""
     sources = data.get("sources", {}) if sources is None else sources
     for key, value in data.items():
         if not isinstance(value, Mapping) or key == "sources":
             continue
         if "value" not in value:
-            yield from _fitted(value, sources, (*above, key))
-        elif re.search(r"\bfit", sources.get(value.get("source", ""), ""), re.IGNORECASE):
+            yield from fitted(value, sources, (*above, key))
+        elif fitted_number(value, sources):
             yield (*above, key)
+
+
+def fitted_number(number: Mapping[str, Any], sources: Mapping[str, str]) -> bool:
+    """Whether the source of a number says that it was fitted."""
+    return bool(re.search(r"\bfit", sources.get(number.get("source", ""), ""), re.IGNORECASE))
 
 
 def _leaves(data: Any, above: Path_ = ()) -> Iterator[Path_]:

@@ -21,7 +21,8 @@ from crossflow.base.arrays import Mask
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import Path_
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.dropping import changed, droppable, earlier_families, has_earlier, instead, neutral, plain_of
+from crossflow.evidence.validation.dropping import changed, droppable, instead, neutral, plain_of
+from crossflow.evidence.validation.earlier import earlier_families, has_earlier
 from crossflow.evidence.validation.hindcasts import HindcastTable
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import ERRORS, Report, Table

@@ -1,0 +1,83 @@
+"""Families without the numbers that were fitted to their own rows."""
+
+import pytest
+import yaml
+
+from crossflow.base import files
+from crossflow.evidence.validation.dropping import fitted, instead
+from crossflow.evidence.validation.earlier import BEFORE, earlier_families, has_earlier, without_fits
+from crossflow.evidence.validation.tables import device_architecture
+
+FIT = {"mine": "Fit to rows of this chip", "code": "what the code says"}
+
+
+def fit(value):
+    return {"value": value, "source": "mine"}
+
+
+def family(own, before, section="attention"):
+    """A family of some libraries, after another one."""
+    ours, theirs = ({"sources": FIT, "execution": {"libraries": {section: libraries}}} for libraries in (own, before))
+    return without_fits(ours, theirs)["execution"]["libraries"][section]
+
+
+def test_a_fitted_number_is_that_of_the_generation_before_and_a_fact_stays():
+    own = {"flash-attention-3": {"decode": {"tile": 64, "start": fit("9 us"), "split": {"value": "1 us", "source": "code"}}}}
+    before = {"flash-attention-3": {"decode": {"tile": 32, "start": fit("5 us"), "split": fit("7 us")}}}
+    assert family(own, before) == {"flash-attention-3": {"decode": {"tile": 64, "start": "5 us", "split": "1 us"}}}
+
+
+def test_a_new_library_has_the_numbers_of_what_its_engine_ran_before():
+    """SGLang prefers FlashAttention-3 to Triton; TensorRT-LLM ran none of these, so that its kernel has their median."""
+    own = {name: {"decode": {"start": fit("9 us")}} for name in ("trtllm-gen-sglang", "trtllm-xqa")}
+    before = {
+        "triton": {"decode": {"start": fit("3 us")}}, "flash-attention-3": {"decode": {"start": fit("5 us")}},
+        "flash-attention-2": {"decode": {"start": fit("4 us")}},
+    }  # fmt: skip
+    assert family(own, before) == {
+        "trtllm-gen-sglang": {"decode": {"start": "5 us"}}, "trtllm-xqa": {"decode": {"start": "4e-06 s"}},
+    }  # fmt: skip
+
+
+def test_what_no_library_before_had_does_nothing():
+    """Products in 8 bits by the share of those in 16, a time as none, a factor of some widths as one for all."""
+    own = {"flash-attention-3": {"prefill": {"narrow": fit(0.4), "quantise": fit("2 us"), "by_width": {64: fit(0.9)}}}}
+    before = {"flash-attention-3": {"prefill": {"matrix": fit(0.6)}}}
+    assert family(own, before) == {"flash-attention-3": {"prefill": {"narrow": 0.6}}}
+
+
+def test_numbers_of_the_nearest_data_type_go_before_others():
+    """Of products in 4 bits those of 8; they are scaled after the same gap, and at the full rate."""
+    own = {"fp4-vllm": {"start": fit("9 us"), "quantise": {"start": fit("8 us"), "rate": fit(0.5)}}}
+    before = {"cublas": {"start": fit("1 us")}, "cutlass-vllm": {"start": fit("2 us")}}
+    assert family(own, before, "products") == {"fp4-vllm": {"start": "2 us", "quantise": {"start": "2 us", "rate": 1}}}
+
+
+def test_layers_of_experts_have_numbers_of_their_own_type_first():
+    own = {"triton-vllm": {"fp8": {"start": fit("9 us")}, "bf16": {"start": fit("9 us")}}}
+    before = {"triton-vllm": {"bf16": {"start": fit("3 us")}}, "cutlass-flashinfer": {"fp8": {"start": fit("4 us")}}}
+    assert family(own, before, "experts") == {"triton-vllm": {"fp8": {"start": "4 us"}, "bf16": {"start": "3 us"}}}
+    assert family(own, {}, "experts") == {}
+
+
+def test_no_number_of_its_own_rows_is_left():
+    """Every family after another one can be read, and its devices have none of the numbers that were fitted to them."""
+    contents = earlier_families()
+    known = files.catalogue("templates", "families")
+    for name in BEFORE:
+        data = yaml.safe_load(contents[known[name]])
+        assert not list(fitted(data))
+        assert list(fitted(yaml.safe_load(known[name].read_text())))
+    own = device_architecture("h100-80gb").execution.libraries
+    with instead(contents):
+        left, before = (device_architecture(device).execution.libraries for device in ("h100-80gb", "a100-80gb"))
+    kernel, donor = (one.attention["flash-attention-3"].decode for one in (left, before))
+    assert (kernel.start, kernel.split) == (donor.start, donor.split)
+    assert kernel.widths == own.attention["flash-attention-3"].decode.widths != donor.widths
+    assert not left.exchange
+    assert own.exchange
+
+
+@pytest.mark.parametrize(("device", "late"), [("h100-sxm", True), ("a100-80gb", False), ("mi210", False), ("", False)])
+def test_which_devices_have_a_generation_before(device, late):
+    assert has_earlier(device) == late
