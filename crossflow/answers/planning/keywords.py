@@ -201,6 +201,8 @@ def instead_of(word: str, value: str, options: Collection[str]) -> str:
         return f"--set workload.adapters.rank={value or 16}"
     if word in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4"):
         return f"--set workload.dtype={word}"
+    if word in ("rate", "qps", "request_rate"):
+        return f"--set 'requests.arrivals.rate={value or 5} 1/s'"
     if name == "price":
         return f"--set 'system.operation.price={value or 2} USD/hour'"
     if name in INSTEAD or name in _WORKLOAD or name in _FILE:
