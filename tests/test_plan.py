@@ -13,6 +13,7 @@ from hypothesis import given
 from crossflow.base.errors import StrategyError
 from crossflow.hardware.mapping.placement import place
 from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.parallel.strategy.again import NOTHING
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans, plan_problem
 from crossflow.parallel.strategy.mesh import BLOCKS, REPEATED, TYPES, divisors
@@ -673,3 +674,18 @@ def test_changes_are_told_in_words():
     assert plan.changes(plan_of("tp4-dp4-sp-full")) == "tp 8 to 4, dp 2 to 4, sequence_parallel off to on, recompute none to full"
     assert plan.changes(plan_of("tp8-dp2-offload:optimizer")) == "offload none to optimizer"
     assert plan.changes(plan) == ""
+
+
+def test_context_ranks_are_listed_where_each_keeps_a_long_slice_of_a_sample():
+    def degrees(tokens, task="training"):
+        return {plan.cp for plan in legal_plans(model_of(sequence=tokens), 8, 8, node=4, task=task, again=(NOTHING,))}
+
+    assert degrees(8192) == degrees(16383) == {1}
+    assert degrees(32768) == degrees(32768, "forward") == {1, 2, 4}
+    assert degrees(32768, "prefill") == {1}
+
+
+def test_listed_context_ranks_divide_the_devices_and_share_out_weights():
+    plans = list(legal_plans(model_of(sequence=65536), 8, 2, node=4, again=(NOTHING,)))
+    assert all(plan.tp * plan.cp * plan.pp * plan.dp == 8 for plan in plans)
+    assert any(plan.cp == 8 and plan.dp == 1 and plan.zero == 3 for plan in plans)  # context ranks share out what replicas do

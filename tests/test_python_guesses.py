@@ -291,3 +291,50 @@ def test_functions_stay_functions_when_packages_of_their_names_are_imported():
     assert crossflow.Timeline is Timeline
     assert all(not name.startswith("_") and re.match(r"[\w.]+(:\w+)?$", place) for name, place in crossflow._PUBLIC.items())
     assert sys.modules["crossflow.answers.study"].__doc__.startswith("Studies")
+
+
+SHORT = {"model": "llama3-8b", "on": "dgx-h100", "batch": 64}
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"fp8": True}, "takes no 'fp8': the type of matrix products is dtype='fp8'"),
+        ({"lora_rank": 16}, "takes no 'lora_rank': adapters of fine-tuning describe low-rank layers: adapters={'rank': 16}"),
+        ({"fsdp": "full_shard"}, "takes no 'fsdp': sharding is part of a strategy: zero=3"),
+        ({"gradient_checkpointing": True}, "recompute='full'"),
+        ({"gradient_accumulation_steps": 4}, "give batch and micro_batch"),
+        ({"per_device_train_batch_size": 1}, "did you mean 'micro_batch'?"),
+    ],
+)
+def test_keywords_of_trainers_are_answered_by_the_setting(named, said):
+    with pytest.raises(TypeError, match=re.escape(said)):
+        crossflow.predict(**SHORT, **named)
+
+
+def test_keywords_of_frameworks_are_the_setting():
+    assert crossflow.load(**SHORT, tp_size=4, dp_size=2).document.data["strategy"] == {"tp": 4, "dp": 2}
+    assert crossflow.load(**SHORT, tensor_parallel=8, torch_dtype="fp8").workload.dtype == "fp8"
+
+
+def test_errors_name_settings_as_python_has_them():
+    with pytest.raises(CrossflowError, match=r"^software=trtllm: ") as raised:
+        crossflow.predict(**SHORT, backend="trtllm")
+    assert "--set" not in f"{raised.value}{raised.value.problems[0]}"
+    with pytest.raises(CrossflowError, match=re.escape("(with system.nodes=8)")):
+        crossflow.predict(LLAMA, nodes=8)
+
+
+def test_the_second_word_is_the_system_everywhere(tmp_path):
+    score = crossflow.sweep("llama3-8b", "dgx-h100", strategy=["tp8", "tp4-dp2"], batch=[64])
+    assert np.array_equal(score.step_time, crossflow.sweep("llama3-8b", on="dgx-h100", strategy=["tp8", "tp4-dp2"], batch=[64]).step_time)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+              "num_hidden_layers": 4, "num_attention_heads": 16, "vocab_size": 32000, "max_position_embeddings": 2048}  # fmt: skip
+    (path := tmp_path / "mine.json").write_text(json.dumps(config))
+    assert crossflow.load(str(path), "dgx-h100", tp=8, batch=8).workload.layers == 4
+
+
+@pytest.mark.parametrize("top", ["3", 0, 2.5, True])
+def test_a_plan_lists_a_whole_number(top):
+    with pytest.raises(TypeError, match="plan\\(\\) takes top as a whole number"):
+        crossflow.plan(**SHORT, top=top)

@@ -49,6 +49,8 @@ def test_units_of_the_contract(text, unit, value):
         ("nan W", "W", "expected a quantity in W, got 'nan W'"),
         ("1,5 W", "W", "expected a quantity in W, got '1,5 W': ',5 W' is not a known unit"),
         (True, "1", "expected a number, got True"),
+        ("512 KB", "B", "expected a quantity in B, got '512 KB': 'KB' is not a known unit; did you mean 'kB'?"),
+        ("80 gb", "B", "expected a quantity in B, got '80 gb': 'gb' is not a known unit; did you mean 'GB'?"),
         (None, "W", "expected a quantity in W, got None"),
         ([5, "W"], "W", "expected a quantity in W, got [5, 'W']"),
     ],

@@ -40,6 +40,7 @@ DOORS = {
     "interactive.sweeps": ("sweep", "swept_paths"),
     "planning.asking": ("asked", "serve"),
     "planning.comparing": ("ComparedSystem", "ComparedSystems", "compare", "prices_of"),
+    "planning.keywords": ("instead_of",),
     "planning.opening": ("Overrides", "ScenarioSource", "data_of", "load", "unplanned"),
     "planning.planner": ("plan",),
     "planning.plans": ("Plans", "RankedPlan", "follows_from_time"),

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from crossflow.base.errors import NEAREST, Problem, either
+from crossflow.base.errors import NEAREST, SYNONYMS, Problem, either, folded
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
@@ -77,6 +77,9 @@ def pointed(problem: Problem, below: str = "") -> Problem:
     key = problem.path.rpartition(".")[2]
     if not said.startswith(f"unknown key '{key}'"):
         return problem
+    called = SYNONYMS.get(folded(key), ())
+    if called and "did you mean" in problem.message:  # what the word means where it stands, before what has the word far below
+        return problem
     if problem.path.startswith("requests."):  # which has what it takes in its own section
         own = [path for path in _below(RequestsSpec, "requests") if path.count(".") == 1 and path.endswith(f".{key}")]
         return replace(problem, message=f"{problem.message}; '{key}' stands at {own[0]}") if own and own[0] != problem.path else problem
@@ -84,6 +87,7 @@ def pointed(problem: Problem, below: str = "") -> Problem:
         found = [f"{below}.{_written(problem)}"]
     else:
         found = [f"{below}.{path}" if below else path for path in ending_in(key) if path != problem.path]
+        found = found or [path for path in called if "." in path]
     if found == [key]:
         return replace(problem, message=f"{problem.message}; '{key}' stands at the top of a scenario")
     if not found:

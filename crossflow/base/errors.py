@@ -19,7 +19,15 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
     "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
     "steps": ("count",), "num": ("count",), "points": ("count",), "start": ("from",), "min": ("from",), "stop": ("to",), "end": ("to",),
-    "max": ("to",),
+    "max": ("to",), "gpus": ("devices",), "num-gpus": ("devices",), "ngpus": ("devices",), "world-size": ("devices",),
+    "num-nodes": ("nodes",), "nnodes": ("nodes",), "gpus-per-node": ("devices_per_node",), "nproc-per-node": ("devices_per_node",),
+    "lora": ("adapters",), "lora-rank": ("adapters",), "lora-r": ("adapters",), "peft": ("adapters",), "policy": ("scheduler",),
+    "jobs": ("job", "jobs"), "tensor": ("tp",), "pipeline": ("pp",), "data": ("dp",), "expert": ("ep",), "context": ("cp",),
+    "tp-size": ("tp",), "pp-size": ("pp",), "dp-size": ("dp",), "ep-size": ("ep",), "cp-size": ("cp",), "interleave": ("virtual_stages",),
+    "virtual-pipeline": ("virtual_stages",), "vpp": ("virtual_stages",), "micro-batch-size": ("micro_batch", "strategy.micro_batch"),
+    "mbs": ("micro_batch", "strategy.micro_batch"), "gbs": ("global_batch",), "torch-dtype": ("dtype",),
+    "throughput": ("tokens_per_second",),
+    "cost": ("cost_usd",),
 }  # fmt: skip
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")

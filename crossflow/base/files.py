@@ -45,6 +45,7 @@ YAML = (".yaml", ".yml", ".json")  # endings of files that others name; JSON is 
 # What a file of some sub-folders is, where it is no template to people.
 HELD = {"software": "software stack", "reliability": "reliability file", "models": "model"}
 _FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_LETTERED = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?([kKmMgGbBtT])")
 _INT = re.compile(r"^[+-]?\d+(_\d+)*$")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 EXPECTED = {  # by what pydantic calls a value of another type
@@ -512,10 +513,24 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:
         quoted = isinstance(given, str) and not isinstance(scalar(given), str)
-        message = f"expected {EXPECTED[kind]}, got {shape}{'; write it without quotes' if quoted else ''}"
+        message = f"expected {EXPECTED[kind]}, got {shape}{'; write it without quotes' if quoted else _in_full(given)}"
     elif kind not in ("value_error", "assertion_error"):
         message = f"{message[0].lower()}{message[1:]}, got {shape}"
     return document.problem(location, message)
+
+
+def _in_full(given: Any) -> str:
+    """How a number with a letter for thousands, millions or more is written; empty for all else.
+
+    >>> _in_full("15T"), _in_full("4k"), _in_full("two")
+    ('; write it in full: 15000000000000', '; write it in full: 4000, or 4096 for binary thousands', '')
+    """
+    found = _LETTERED.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        return ""
+    number, power = float(found[1]), "kmbt".index(found[2].lower().replace("g", "b")) + 1
+    binary = f", or {number * 1024**power:.0f} for binary {('thousands', 'millions')[power - 1]}" if power < 3 else ""
+    return f"; write it in full: {number * 1000**power:.0f}{binary}"
 
 
 def _one_of(expected: str, given: Any) -> str:

@@ -166,7 +166,7 @@ def converted(unit: str, target: str) -> float:
     spelled = _spelled(unit)
     # Pint takes `kilokilogram` for a unit of itself, and recurses with every mass from then on.
     if not (_UNIT.fullmatch(spelled) and _UNIT.fullmatch(target)) or _TWICE.search(spelled):
-        raise ValueError(f"{shown(unit)} is not a known unit")
+        raise ValueError(f"{shown(unit)} is not a known unit{_in_other_letters(unit, target)}")
     try:
         return float(registry.Quantity(1.0, registry.Unit(_expand(spelled))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
@@ -180,7 +180,17 @@ def converted(unit: str, target: str) -> float:
         AssertionError,
         tokenize.TokenError,
     ):
-        raise ValueError(f"{shown(unit)} is not a known unit") from None
+        raise ValueError(f"{shown(unit)} is not a known unit{_in_other_letters(unit, target)}") from None
+
+
+def _in_other_letters(unit: str, target: str) -> str:
+    """The units of a quantity from which one differs in the case of letters alone, as a question; empty where there is none.
+
+    >>> _in_other_letters("KB", "B"), _in_other_letters("gb/s", "B/s"), _in_other_letters("parsec", "s")
+    ("; did you mean 'kB'?", "; did you mean 'Gb/s' or 'GB/s'?", '')
+    """
+    found = [f"'{known}'" for known in (target, *_FACTORS.get(target, {})) if known.lower() == unit.lower()]
+    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def _spelled(unit: str) -> str:

@@ -20,7 +20,7 @@ from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
 from crossflow.answers.planning import opening
-from crossflow.answers.planning.keywords import CALLED, OF_STRATEGY, paths, plain_names, settled, with_other_names
+from crossflow.answers.planning.keywords import CALLED, OF_STRATEGY, named_so, paths, plain_names, settled, with_other_names
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
@@ -32,11 +32,13 @@ from crossflow.base.files import YAML, Document
 from crossflow.base.limits import shown
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
+from crossflow.hardware.architecture.system import template_name
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.requests.record import RequestTrace
 
 
+@named_so
 def predict(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Prediction:
     """Predict one scenario: its step time, what bounds it, whether it fits.
 
@@ -59,6 +61,7 @@ def predict(scenario: ScenarioSource | None = None, settings: Overrides = (), **
     return replace(found, assumptions=assumed) if assumed else found
 
 
+@named_so
 def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> Scenario:
     """Read a scenario, and choose its strategy where it says ``strategy: auto``; see `predict` for how it is given.
 
@@ -77,18 +80,23 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
     return opening.load(*asked("load", scenario, settings, named)[:2])
 
 
+@named_so
 @with_other_names
 def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
+    if objective is not None and "on" not in named and scenario is not None and _is_model(scenario) and template_name(objective):
+        objective, named = None, {"on": objective, **named}  # explain("llama3-8b", "dgx-h100")
     return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
 
 
+@named_so
 def legal(scenario: ScenarioSource | None = None, settings: Overrides = (), **named: Any) -> tuple[str, ...]:
     """Every strategy that divides a scenario's workload over its devices, as text; see `predict` for how the scenario is given."""
     found, _ = unplanned(*asked("legal", scenario, settings, named)[:2])
     return every_strategy(found.workload, found.nodes, fused=found.fused_attention, kinds=found.system.kinds)
 
 
+@named_so
 def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *, uneven: Uneven = EVEN, **named: Any) -> Timeline:
     """What every device does and when in one step; see `simulate`, and `predict` for how the scenario is given.
 
@@ -224,7 +232,13 @@ def of_question(function: str, scenario: ScenarioSource | None, named: Mapping[s
 
 def _is_model(scenario: ScenarioSource) -> bool:
     """Whether a text is a model's name or file rather than a scenario's."""
-    return isinstance(scenario, str | Path) and (Path(scenario).suffix not in YAML or Path(scenario).name == CONFIG)
+    if not isinstance(scenario, str | Path):
+        return False
+    path = Path(scenario)
+    if path.suffix == ".json" and path.name != CONFIG and path.is_file():  # of Hugging Face under another name, or a scenario
+        data = files.read_yaml(path).data
+        return isinstance(data, Mapping) and "workload" not in data
+    return path.suffix not in YAML or path.name == CONFIG
 
 
 def _in_python(sentence: str) -> str:

@@ -9,13 +9,15 @@ from crossflow.answers.fleets.kinds import FleetSpace
 from crossflow.answers.fleets.ranking import Fleets, check_of_fleets, plan_fleets
 from crossflow.answers.planning import planner
 from crossflow.answers.planning.asking import asked
-from crossflow.answers.planning.keywords import with_other_names
+from crossflow.answers.planning.keywords import named_so, with_other_names
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, unplanned
 from crossflow.answers.planning.plans import Plans
 from crossflow.answers.score import MARGIN
 from crossflow.base.errors import CrossflowError
+from crossflow.base.limits import shown
 
 
+@named_so
 @with_other_names
 def plan(
     scenario: ScenarioSource | None = None,
@@ -42,6 +44,8 @@ def plan(
     >>> plans.best is not None and not plans.best.tight
     True
     """
+    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
+        raise TypeError(f"plan() takes top as a whole number of at least 1, such as top=3, not {shown(top)}")
     source, texts, assumed = asked("plan", scenario, settings, named)
     found, notes = unplanned(source, texts)
     if found.requests is not None:

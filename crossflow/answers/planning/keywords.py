@@ -6,13 +6,15 @@ import functools
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from crossflow.answers.planning.question import INSTEAD, system_of
 from crossflow.answers.scenario import ScenarioFile
 from crossflow.base.arrays import plain
-from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.base.results import public
 from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS
 from crossflow.parallel.strategy.transformers import plan_of
@@ -32,19 +34,34 @@ SAME: Mapping[str, str] = {
     "zero_stage": "zero", "hardware": "on", "cluster": "on", "machine": "on", "gpu": "on", "chip": "on", "device": "on",
     "parallelism": "strategy", "seq": "sequence", "mode": "task", "phase": "task", "engine": "software", "framework": "software",
     "limit": "top", "top_k": "top", "topk": "top", "n_best": "top", "metric": "objective", "goal": "objective", "sort_by": "objective",
-    "model_name": "model",
+    "model_name": "model", "systems": "on",
+    "tensor_parallel": "tp", "pipeline_parallel": "pp", "data_parallel": "dp", "expert_parallel": "ep",
+    "context_parallel": "cp", "tp_size": "tp", "pp_size": "pp", "dp_size": "dp", "ep_size": "ep", "cp_size": "cp", "backend": "software",
+    "kv_cache_dtype": "kv_dtype", "torch_dtype": "dtype", "train_batch_size": "batch", "train_micro_batch_size_per_gpu": "micro_batch",
+    "prompt_length": "prompt", "input_length": "prompt", "output_length": "output",
 }  # fmt: skip
 # What other tools call a setting that is nearly the same, for errors alone.
 CALLED: Mapping[str, str] = {
     "template": "on", "plan": "strategy", "batch_size": "batch", "bs": "batch", "concurrency": "batch", "max_num_seqs": "batch",
     "max_model_len": "sequence", "context": "sequence", "quantization": "weight_dtype",
+    "per_device_train_batch_size": "micro_batch", "max_tokens": "output", "max_new_tokens": "output", "max_concurrency": "batch",
 }  # fmt: skip
 _COUPLED = (
     "a sweep takes every combination; crossflow.evaluate(scenario, {'system.nodes': [2, 4], 'workload.global_batch': [64, 128]}) takes one "
     "value a point, and a name couples settings: sweep(scenario, {'size': {'small': {'system.nodes': 2, 'workload.global_batch': 64}}})"
 )
 _RATE = "requests say how they come: requests={'arrivals': {'law': 'poisson', 'rate': '5 1/s'}, 'count': 200, 'prompt': 500, 'output': 100}"
+_LORA = "adapters of fine-tuning describe low-rank layers: adapters={'rank': 16}"
+_ACCUMULATED = "the number of microbatches follows from the batch of a step: give batch and micro_batch, with degrees such as tp=8"
+_AGAIN = "recompute is part of a strategy: recompute='full' or 'selective', with degrees such as tp=8"
+_SHARDED = "sharding is part of a strategy: zero=3 (full shard) or zero=2 (gradients and optimizer), with degrees such as dp=16"
 TOLD: Mapping[str, str] = {
+    **dict.fromkeys(("lora", "lora_rank", "lora_r", "peft"), _LORA),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "num_microbatches"), _ACCUMULATED),
+    **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), _AGAIN),
+    **dict.fromkeys(("fsdp", "fsdp2"), _SHARDED),
+    **{kind: f"the type of matrix products is dtype='{kind}'" for kind in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4")},
+    **dict.fromkeys(("gpus_per_node", "nproc_per_node"), "a system says it: system__devices_per_node=8"),
     **dict.fromkeys(("coupled", "zip", "zipped", "paired", "together", "product", "grid"), _COUPLED),
     **dict.fromkeys(("rate", "qps", "request_rate", "arrival_rate", "arrivals"), _RATE),
 }
@@ -86,6 +103,35 @@ def with_other_names(call: Callable[Arguments, Returned]) -> Callable[Arguments,
         return call(*given, **named)
 
     return renamed
+
+
+def named_so(call: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """A function whose errors name what was given as Python has it: no option of the command line."""
+
+    @functools.wraps(call)
+    def told(*given: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        try:
+            return call(*given, **named)
+        except CrossflowError as error:
+            if isinstance(error, SpecError):
+                found = [replace(one, file=without_options(one.file), message=without_options(one.message)) for one in error.problems]
+                error.problems = tuple(found)
+            error.args = tuple(without_options(one) if isinstance(one, str) else one for one in error.args)
+            raise
+
+    return told
+
+
+def without_options(sentence: str) -> str:
+    """A sentence in which settings stand for options, but within commands that it quotes.
+
+    >>> without_options("--set software=x: no such stack (with --set software=x); see crossflow show --on x")
+    'software=x: no such stack (with software=x); see crossflow show --on x'
+    """
+    return "".join(
+        part if part.startswith("crossflow ") else re.sub(r"--set (?=[\w.]+=)|--(?=(?:on|nodes|devices|batch|task|strategy)\b)", "", part)
+        for part in re.split(r"(crossflow [a-z]+[^;)]*)", sentence)
+    )
 
 
 def _own(function: str) -> list[str]:
@@ -136,6 +182,32 @@ def _path(function: str, key: str) -> str:
     called = CALLED.get(key, "")
     meant = f"; did you mean '{called}'?" if called and (called not in ("top", "objective") or called in own) else did_you_mean(key, known)
     raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
+
+
+def instead_of(word: str, value: str, options: Collection[str]) -> str:
+    """What stands on a command line in the place of an option of another tool, among a command's own options; empty for unknown words.
+
+    >>> instead_of("seq_len", "8192", ["--on", "--set"]), instead_of("gpus", "16", ["--devices", "--set"])
+    ('--set workload.sequence=8192', '--devices 16')
+    >>> instead_of("tp", "8", ["--strategy", "--set"]), instead_of("modle", "", ["--model", "--set"])
+    ('--strategy tp8', '')
+    """
+    name = "on" if word == "system" else SAME.get(word, CALLED.get(word, word))
+    if name != word and f"--{name}" in options:
+        return f"--{name} {value}".strip()
+    if name in OF_STRATEGY:
+        return f"--strategy {name}{value}" if name in DEGREES and "--strategy" in options else f"--set strategy.{name}={value or 'VALUE'}"
+    if word in ("lora", "lora_rank", "lora_r"):
+        return f"--set workload.adapters.rank={value or 16}"
+    if word in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4"):
+        return f"--set workload.dtype={word}"
+    if word in ("rate", "qps", "request_rate"):
+        return f"--set 'requests.arrivals.rate={value or 5} 1/s'"
+    if name == "price":
+        return f"--set 'system.operation.price={value or 2} USD/hour'"
+    if name in INSTEAD or name in _WORKLOAD or name in _FILE:
+        return f"--set {INSTEAD.get(name) or (name if name in _FILE else f'workload.{name}')}={value or 'VALUE'}"
+    return ""
 
 
 def short_paths(function: str, values: Mapping[str, Any]) -> dict[str, Any]:

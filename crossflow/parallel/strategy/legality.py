@@ -15,6 +15,7 @@ from crossflow.workload.job import JobTask
 from crossflow.workload.transformer import Transformer
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
+SLICE = 8192  # tokens of a sample that a context rank has at least, where plans are listed
 
 
 def plan_problem(
@@ -400,15 +401,16 @@ def legal_plans(
     Sequence parallelism goes with tensor parallelism, both ways are listed. Sharded weights (zero 3) are listed without a
     pipeline only, with which they are gathered for every microbatch and stage. Experts that are shared out are cut as layers
     are, or not at all. Chunks of interleaved stages have as many layers each, but in pipelines whose stages do not divide the layers
-    in any case: there they are as even as whole layers allow. Context parallelism is left out: it pays for long sequences alone, and such
-    plans can be given, as other degrees of experts and layers of stages.
+    in any case: there they are as even as whole layers allow. Context parallelism is listed for long samples alone, of which each rank
+    keeps `SLICE` tokens or more: shorter slices pay more for messages than they save, and such plans can be given, as other degrees of
+    experts and layers of stages.
     """
     training = task == "training"
     repeated = (NOTHING,) if not training else levels(model) if again is None else again
     shardings = zeros if training else tuple(zero for zero in zeros if zero in (0, 3))
-    for pp, tp, ep, etp in _degrees(model, devices, node, task):
-        dp = devices // (pp * tp)
-        if batch % dp or (dp * (tp if etp else 1)) % ep:
+    for (pp, tp, ep, etp), cp in itertools.product(_degrees(model, devices, node, task), _context_degrees(model, devices, task)):
+        dp, over = divmod(devices, pp * tp * cp)
+        if over or batch % dp or (dp * cp * (tp if etp else 1)) % ep:
             continue
         # A service takes as many requests at once as it likes.
         for micro in micro_batches if training else divisors(batch // dp):
@@ -416,7 +418,7 @@ def legal_plans(
                 continue
             copies = -max(model.experts, default=0) % ep
             degrees: dict[str, Any] = {
-                "tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": etp, "micro_batch": micro, "redundant_experts": copies,
+                "tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp, "micro_batch": micro, "redundant_experts": copies,
             }  # fmt: skip
             if plan_problem(Plan(**degrees, sequence_parallel=etp > 0), model, batch, task=task) is not None:
                 continue
@@ -424,7 +426,7 @@ def legal_plans(
             tokens = {micro} if task == "decode" else {layer.tokens for layer in model.layers}
             divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
             for v, zero, sp, level in itertools.product(chunks, shardings, divided, repeated):
-                if not (zero and dp == 1) and not (zero == 3 and pp > 1):
+                if not (zero and dp * cp == 1) and not (zero == 3 and pp > 1):
                     plan = Plan(**degrees, virtual_stages=v, zero=zero, sequence_parallel=sp, **level.options)
                     yield from (plan, *_replaced(plan)) if placed else (plan,)
 
@@ -494,6 +496,12 @@ def _orders(plan: Plan) -> Iterator[tuple[RankBlock, ...]]:
     several = _several(plan)
     single = [block for block in plan.placement if block not in several]
     yield from ((*order, *single) for order in itertools.permutations(several) if list(order) != several)
+
+
+def _context_degrees(model: Transformer, devices: int, task: JobTask) -> list[int]:
+    """Context degrees to try: 1, and for long samples the divisors of the devices that leave each rank a slice of tokens."""
+    tokens = max(int(layer.tokens) for layer in model.layers) if task in ("training", "forward") else 0
+    return [cp for cp in divisors(devices) if cp == 1 or tokens // cp >= SLICE]
 
 
 def _degrees(model: Transformer, devices: int, node: int, task: JobTask) -> Iterator[tuple[int, int, int, int]]:
