@@ -12,7 +12,7 @@ from test_step_anchors import GPT, job_of, layout_of, machine_of, near, stack_of
 from crossflow.cost.passes import issue_time
 from crossflow.engine.runs import service as services
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, memory
-from crossflow.engine.runs.service import Service, _chunk, _steps, cache_room, steady_state
+from crossflow.engine.runs.service import Service, _Balance, _chunk, _Coming, _steps, cache_room, steady_state
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.tables import tables_of
@@ -200,7 +200,7 @@ CHUNKS = [
 def read_of(asked, requests, written):
     """Pieces, share of steps that read, and steps of a prompt, of one microbatch of so many requests."""
     layout = replace(served(), micro_batch=of(requests), microbatches=of(1))
-    read = _chunk(asked, layout, written, (of(1), of(1)))
+    read = _chunk(asked, layout, written, _Coming(seen=of(requests), prompts=requests * asked.gained / asked.writes))
     assert read.filled[0] == 1.0
     return read.chunk, read.share, read.steps
 
@@ -283,7 +283,8 @@ def test_the_first_token_comes_when_the_last_piece_has_been_read():
     """Five pieces and the rest of a step that runs; the operations of a prompt that lie in the cache are not done."""
     job, layout, on = decoding(), served(), machine_of("vllm")
     alone, hits = (steady_state(job, layout, on, service(**changes)) for changes in ({}, {"prompt": 750, "hits": 250}))
-    flow = services._flow(job, layout, on, service(), memory(job, layout, on), None, of(16))
+    at = _Balance(decoding=of(16), longer=of(1), limit=of(64), times=None)
+    flow = services._flow(job, layout, on, service(), memory(job, layout, on), None, at)
     assert flow.reading[0] == near(flow.steps.rest[0] + 5 * flow.steps.reading[0])
     one = Layout.of([Plan()], np.ones(1), 8)
     whole = tables_of(job.reading, one, on.stack).model_flops[0]

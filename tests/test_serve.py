@@ -13,7 +13,7 @@ from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_statistics import confidence, half_of_mean, mean_inside, spread
 from crossflow.answers.evaluation.replaying import engines_of, replayed_scenario
 from crossflow.base.errors import CrossflowError
-from crossflow.engine.runs.service import layers_read
+from crossflow.engine.runs.rounds import layers_read
 from crossflow.workload.requests.record import RequestTrace
 from tests import naive_stages
 

@@ -52,11 +52,12 @@ def test_requests_in_flight_are_those_of_littles_law(more):
 
 
 def test_the_same_rate_arrives_or_is_in_flight():
-    """Requests that arrive as often as a fixed number in flight ends decode in as many places, and wait no less."""
+    """Requests that arrive as often as a fixed number in flight ends decode in about as many places, and wait no less; their number varies,
+    so that one of them sees more than the mean, and their prompts come in bursts."""
     closed = figures(global_batch=64)
     opened = figures(global_batch=64, serving={"arrival_rate": f"{closed['request_throughput_per_s']} 1/s"})
-    assert opened["requests_decoding"] == pytest.approx(closed["requests_decoding"], rel=5e-3)
-    assert opened["tpot_s"] == pytest.approx(closed["tpot_s"], rel=5e-3)
+    assert opened["requests_decoding"] == pytest.approx(closed["requests_decoding"], rel=0.04)
+    assert opened["tpot_s"] == pytest.approx(closed["tpot_s"], rel=0.04)
     assert opened["ttft_s"] >= closed["ttft_s"] * (1 - 5e-3)
 
 

@@ -45,6 +45,7 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.drafting import service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
+from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, none_comes, rounds_behind, share_read
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import tables_of
@@ -59,8 +60,6 @@ LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time 
 OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
 NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
-# Prompts of a round and rounds of a busy period beyond which all rounds read, as logarithms, and rounds in which their share is found. [1]
-FEWEST, LONGEST, AGREED = 30.0, 60.0, 12
 DRAWN, HALVED = 16, 52  # arrivals that stand for all in a step, and times that an interval of times is halved. [1]
 TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
@@ -143,6 +142,7 @@ class _StepKinds:
     load: Array  # prompts that it reads. [1]
     parts: Array  # microbatches of a step, each of which reads prompts of its own. [1]
     most: Array  # prompts that it can read at most. [1]
+    together: Array  # prompts that are read together at most. [1]
 
     @functools.cached_property
     def endless(self) -> Mask:
@@ -193,8 +193,11 @@ class _Flow:
     longest: Array  # time in the queue where all others are before it. [s]
     each: Array  # time that a prompt takes of the readers. [s]
     busy: Array  # share of what the readers of prompts can do that they do. [1]
+    waits: Array  # share of prompts that wait in the queue. [1]
+    rest: Array  # time until the step ends that runs when a request comes. [s]
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
     found: Array  # share of requests that find others in their replica, and so a step that runs. [1]
+    longer: Array  # time in which a request is written, over that of as many mean steps. [1]
 
     @property
     def rounds(self) -> Array:
@@ -238,8 +241,13 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     most = np.floor(most)
     read = None if service.prefill is None else _reading(job, machine, service, service.prefill)
     flow = _balanced(job, layout, machine, service, held, read, np.minimum(most, service.most))
-    outcome = _mean(flow.steps)
-    ends = flow.rate * flow.steps.mean * layout.dp  # requests that end in a step
+    # The mean step over time, in which fewer decode than one that does sees.
+    now = None if np.all(service.rate == 0.0) else _Coming(
+        seen=flow.steps.decoding, prompts=flow.rate * flow.steps.mean, times=(flow.steps.writing, flow.steps.reading),
+    )  # fmt: skip
+    over_time = flow.steps if now is None else _steps(job, layout, machine, service, held, flow.steps.decoding, now)
+    outcome = _mean(over_time)
+    ends = flow.rate * over_time.mean * layout.dp  # requests that end in a step
     reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
     stages = held.stages.copy()
     read_too = np.where(service.together, 0.0, flow.rate * flow.reading)
@@ -276,13 +284,17 @@ def _at(layout: Layout, decoding: Array) -> Layout:
     return replace(layout, micro_batch=decoding / layout.microbatches)
 
 
-def _begun(layout: Layout, service: Service, decoding: Array) -> Layout:
-    """Plans with the microbatches of a step while so many requests of a replica decode.
+def _seen(service: Service, decoding: Array, limit: Array) -> Array:
+    """Requests of a replica that decode in the mean while one of them does, itself among them. [1]
 
-    A request is in one microbatch. Where requests arrive, one that decodes sees those that do at any time, and itself (arrivals of a
-    Poisson process see time averages [3]_).
+    Where requests arrive, it sees those that decode at any time, and itself (arrivals of a Poisson process see time averages [3]_).
     """
-    share = np.where(service.rate > 0, np.minimum((1.0 + decoding) / layout.pp, 1.0), 1.0)
+    return np.where(service.rate > 0, np.minimum(1.0 + decoding, np.maximum(limit, decoding)), decoding)
+
+
+def _begun(layout: Layout, service: Service, seen: Array) -> Layout:
+    """Plans with the microbatches of a step while so many requests of a replica decode, each of which is in one microbatch."""
+    share = np.where(service.rate > 0, np.minimum(seen / layout.pp, 1.0), 1.0)
     return replace(layout, microbatches=layout.microbatches * share)
 
 
@@ -334,41 +346,6 @@ def _left(held: Memory, machine: Machine, service: Service, more: Array) -> Arra
     return np.asarray(np.minimum(held.capacity * service.room - inside, held.capacity - whole))
 
 
-def layers_read(offered: Array, steps: Array, stages: Array, room: Array, times: tuple[Array, Array]) -> Array:
-    """Pieces of prompts that the fullest microbatch of a round reads in the mean, shape (n,). [1]
-
-    Prompts come at random, are dealt to the p microbatches of a round one after the other, and are read in as many rounds as they have
-    pieces, s. With a the prompts that come in a mean round, w and r the probabilities that none comes in a round that writes and in one
-    that reads, the rounds that read are a share B / (B + I), of busy periods B = (r^-s - 1) / (1 - r) (rounds until s in a row brought
-    none) and idle ones I = 1 / (1 - w) [10]_. A microbatch reads j + 1 pieces where more than j p prompts come together, a Poisson number.
-    Microbatches read no less than what comes, a s / p. With one stage, pieces add up: a s.
-
-    Parameters
-    ----------
-    offered : a, prompts that come in the mean round of p microbatches, shape (n,). [1]
-    steps : s. [1]
-    stages : p. [1]
-    room : pieces that a microbatch has room for. [1]
-    times : of a round that writes and of one that reads, over that of the mean round; both 1 where requests follow the end of others.
-
-    >>> one = np.ones(1)
-    >>> [round(float(layers_read(0.5 * one, one, p * one, one, (one, one))[0]), 3) for p in (1.0, 2.0)]
-    [0.5, 0.393]
-    """
-    if np.all(stages == 1.0):
-        return offered * steps
-    from scipy.special import gammainc
-
-    idle, busy = (np.exp(-np.minimum(offered * time, FEWEST)) for time in times)
-    row = np.exp(np.minimum(-steps * np.log(busy), LONGEST))  # of idle rounds in a row, one in so many
-    period = divide(row - 1.0, 1.0 - busy)
-    share = divide(period * (1.0 - idle), period * (1.0 - idle) + 1.0)
-    more = np.zeros(1)
-    for j in range(1, int(np.max(np.minimum(room, np.ceil((offered + 8.0 * np.sqrt(offered) + 8.0) / stages))))):
-        more = more + np.where(room >= j + 1, gammainc(j * stages + 1.0, offered), 0.0)
-    return np.asarray(np.where(stages == 1.0, offered * steps, np.maximum(share + more, offered * steps / stages)))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ReadPieces:
     """What steps read, arrays of shape (n,)."""
@@ -377,61 +354,83 @@ class _ReadPieces:
     share: Array  # of steps that read. [1]
     filled: Array  # share of their microbatches that has something to read. [1]
     steps: Array  # that read a part of one prompt. [1]
+    room: Array  # pieces that a microbatch has room for, whole ones. [1]
 
 
-def _chunk(service: Service, layout: Layout, written: float, times: tuple[Array, Array]) -> _ReadPieces:
-    """What steps read beside the requests that decode; `times` as in `layers_read`."""
-    micro, stages, rounds = layout.micro_batch, np.minimum(layout.pp, layout.microbatches), divide(service.writes, service.gained)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Coming:
+    """What one of the requests that decode sees of a replica; arrays of shape (n,)."""
+
+    seen: Array  # requests that decode, itself among them. [1]
+    prompts: Array  # that come in the mean step. [1]
+    times: tuple[Array, Array] | None = None  # of a step that writes and of one that reads, as far as they are known. [s]
+
+
+def _chunk(service: Service, layout: Layout, written: float, coming: _Coming) -> _ReadPieces:
+    """What steps read beside the requests that decode.
+
+    Where requests arrive, how many come in a step of some length is known of the rate, and not of what comes in the mean step: the longer
+    that is, the more come in it, so that more than one length of it would agree with itself.
+    """
+    stages, rounds = np.minimum(layout.pp, layout.microbatches), divide(service.writes, service.gained)
+    micro, came = coming.seen / layout.microbatches, coming.prompts / layout.microbatches
     budget = np.maximum(service.chunk - micro * written, 1.0)
-    wanted = divide(micro * service.prompt * service.gained, service.writes)  # tokens of prompts a step
     steps = np.ceil(service.prompt / budget - 1e-9)
     length = service.prompt / steps  # a long prompt is cut into equal pieces
-    each, room = divide(wanted, length), np.maximum(divide(budget, length), 1.0)
-    layers = layers_read(each * stages / steps, steps, stages, np.floor(room), times)
+    each, room = came * steps, np.maximum(divide(budget, length), 1.0)
+    times = (np.ones(1), np.ones(1))
+    if coming.times is not None:
+        often = divide(service.rate / layout.dp / layout.microbatches, came)
+        times = (np.where(service.rate > 0, often * coming.times[0], 1.0), np.where(service.rate > 0, often * coming.times[1], 1.0))
+    # Of a fixed number, any number may come together.
+    servers = np.where(service.rate > 0, np.floor(stages) * np.floor(room), np.inf)
+    layers = layers_read(came * stages, steps, stages, np.floor(room), times, (servers, _dealt(service, layout)))
     pieces = np.clip(layers, 1.0, room)
+    several = (service.rate > 0) & (stages == 1.0) & (steps == 1.0) & (room >= 2.0)
+    if several.any():  # prompts that come in one step are read in one
+        share = share_read(came, times, steps, np.floor(room), _dealt(service, layout))
+        pieces = np.where(several, np.clip(np.maximum(layers, divide(came, share)), 1.0, room), pieces)
     pieces = np.where(service.together, np.clip(micro, 1.0, room), pieces)
     layers = np.where(service.together, each * rounds / (rounds + steps + np.where(micro > pieces, 1.0, 0.0)), layers)
     chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
     filled = np.where(stages == 1.0, 1.0, np.minimum(divide(each, layers), 1.0))
-    return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps)
+    return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps, room=np.floor(room))
 
 
-def _reads_of(service: Service, layout: Layout, written: float, plain: Outcome, mixed: Outcome) -> _ReadPieces:
-    """What steps read where requests come at random: more of them in steps that take longer."""
-    same = (np.ones(1), np.ones(1))
-    read = _chunk(service, layout, written, same)
-    drawn = (service.rate > 0) & (layout.pp > 1.0) & np.isfinite(plain.total) & np.isfinite(mixed.total)
-    if not drawn.any():
-        return read
-    ratio = np.where(drawn, divide(mixed.total, plain.total), 1.0)
-    for _ in range(AGREED):
-        mean = 1.0 + read.share * (ratio - 1.0)
-        read = _chunk(service, layout, written, (1.0 / mean, ratio / mean))
-    return read
+def _dealt(service: Service, layout: Layout) -> Array:
+    """Replicas to which requests that arrive are dealt in turn. [1]"""
+    return np.where(service.rate > 0, np.maximum(np.round(layout.dp), 1.0), 1.0)
 
 
-def _steps(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array) -> _StepKinds:
-    """Both kinds of step while so many requests of a replica decode."""
-    layout = _begun(layout, service, decoding)
-    here, pool = _at(layout, decoding), service.experts
+def _steps(
+    job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array, coming: _Coming | None = None
+) -> _StepKinds:
+    """Both kinds of step while so many requests of a replica decode; `coming` is that of the mean step where absent."""
+    if coming is None:
+        coming = _Coming(seen=decoding, prompts=divide(decoding * service.gained, service.writes))
+    begun, pool = _begun(layout, service, coming.seen), service.experts
+    here = _at(begun, coming.seen)
     step_of = transformer_step if pool is None else pool.outcome
     plain = service_step(step_of, job, here, machine, held)
     if service.prefill is not None:
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
-            parts=none, most=none,
+            parts=none, most=none, together=np.ones(len(layout)),
         )  # fmt: skip
-    read = _chunk(service, here, job.written, (np.ones(1), np.ones(1)))
+    read = _chunk(service, layout, job.written, coming)
     load = layout.microbatches * read.chunk.pieces / read.steps
-    beside = _at(layout, np.where(service.together, np.maximum(decoding - load, LEAST), decoding))
+    beside = _at(begun, np.where(service.together, np.maximum(coming.seen - load, LEAST), coming.seen))
     mixed = service_step(transformer_step, replace(job, chunk=read.chunk), beside, machine, held)
-    read = _reads_of(service, here, job.written, plain, mixed)
-    load = layout.microbatches * read.chunk.pieces / read.steps
-    room = divide(np.maximum(service.chunk - here.micro_batch * job.written, read.chunk.tokens), read.chunk.tokens)
-    return _StepKinds(
+    found = _StepKinds(
         decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
-        load=load, parts=layout.microbatches, most=load * room,
+        load=load, parts=layout.microbatches, most=load, together=np.ones(len(layout)),
+    )  # fmt: skip
+    again = _chunk(service, layout, job.written, replace(coming, times=(found.writing, found.reading)))
+    room = divide(np.maximum(service.chunk - coming.seen / layout.microbatches * job.written, read.chunk.tokens), read.chunk.tokens)
+    return replace(
+        found, share=np.minimum(divide(again.share * again.chunk.pieces, read.chunk.pieces), 1.0), filled=again.filled, most=load * room,
+        together=np.maximum(np.floor(layout.microbatches * np.where(read.steps > 1.0, 1.0, read.room)), 1.0),
     )  # fmt: skip
 
 
@@ -443,16 +442,18 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     limit = most if service.prefill is not None else np.minimum(most, full)
     limit = np.maximum(np.where(closed, np.minimum(limit, flight), limit), LEAST)
     decoding = np.where(closed, limit, np.minimum(limit, 1.0))
-    before, missed, settled = decoding, np.zeros(len(layout)), np.zeros(len(layout), dtype=bool)
+    before, missed, settled, longer = decoding, np.zeros(len(layout)), np.zeros(len(layout), dtype=bool), np.ones(len(layout))
+    times: tuple[Array, Array] | None = None
     for _ in range(ROUNDS):
-        flow = _flow(job, layout, machine, service, held, read, decoding)
+        flow = _flow(job, layout, machine, service, held, read, _Balance(decoding=decoding, longer=longer, limit=limit, times=times))
         slotless = _slotless(job, service, flow, np.where(closed, flow.rate, arrivals))
         wanted = np.where(closed, flight * divide(flow.writing, flow.writing + flow.first + slotless), arrivals * flow.writing)
         wanted = np.where(service.together, flight, wanted)  # all write, or all but those that are read
         if service.prefill is not None:  # as many at most as the workers have read by then
             wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
         wanted = np.clip(wanted, LEAST, limit)
-        settled |= np.abs(wanted - decoding) <= CLOSE * decoding  # such a point stays, so that it does not depend on the others
+        # Such a point stays, so that it does not depend on the others.
+        settled |= (np.abs(wanted - decoding) <= CLOSE * decoding) & (np.abs(flow.longer - longer) <= CLOSE * longer)
         if settled.all():
             break
         missing = wanted - decoding
@@ -460,6 +461,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
         before, missed = decoding, missing
         decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit))
+        longer, times = np.where(settled, longer, flow.longer), (flow.steps.writing, flow.steps.reading)
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, slotless)
     late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
@@ -472,36 +474,100 @@ def _slotless(job: Job, service: Service, flow: _Flow, rate: Array) -> Array:
     return job.adapters.wait(rate, flow.writing + (flow.reading if service.prefill is None else 0.0))
 
 
-def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, read: _PromptsRead | None, decoding: Array) -> _Flow:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Balance:
+    """What a service is in balance with, or nearly; arrays of shape (n,)."""
+
+    decoding: Array  # requests of a replica that decode. [1]
+    longer: Array  # time in which a request is written, over that of as many mean steps. [1]
+    limit: Array  # requests that can decode at most. [1]
+    times: tuple[Array, Array] | None  # of a step that writes and of one that reads. [s]
+
+
+def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, read: _PromptsRead | None, at: _Balance) -> _Flow:
     """Rates and times while so many requests of a replica decode."""
-    steps = _steps(job, layout, machine, service, held, decoding)
-    writing = divide(service.writes, service.gained) * steps.mean
-    rate = divide(decoding, writing)
+    rounds = divide(service.writes, service.gained)
+    came = divide(at.decoding, rounds * at.longer)
+    coming = _Coming(seen=_seen(service, at.decoding, at.limit), prompts=came, times=at.times)
+    steps = _steps(job, layout, machine, service, held, at.decoding, coming)
+    writing = rounds * steps.mean * at.longer
+    rate = np.where(service.rate > 0, np.minimum(service.rate / layout.dp, divide(at.limit, writing)), divide(at.decoding, writing))
     found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
     if service.prefill is None or read is None:
-        reading, server, readers = found * steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
-        of_all, peers = rate, divide(service.requests, layout.dp)
+        rest = found * _rest(service, layout, steps, rate)
+        less, beside, crowded = _beside(service, layout, steps, rate * rest)
+        reading, server = rest + steps.pieces * steps.reading - less, steps.each
+        of_all, peers, readers, together = rate, divide(service.requests, layout.dp), np.ones(1), steps.together
     else:
+        rest = beside = crowded = np.zeros(1)
         reading, server, of_all = read.time + read.sent, read.time / service.prefill.workers, rate * layout.dp
-        peers, readers = service.requests, service.prefill.workers
+        peers, readers, together = service.requests, service.prefill.workers, service.prefill.workers
     busy = np.minimum(of_all * server, 1.0)
     others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
     seen = busy * np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
     longest = np.maximum(peers - readers, 0.0) * server  # those that are read beside it are not before it
-    queue = np.minimum(divide(0.5 * server * seen, np.maximum(1.0 - seen, FULLEST)), longest)
+    # Of requests that arrive; a fixed number is dealt with as at one server.
+    together = np.where(service.rate > 0, together, 1.0)
+    queues = together * (1.0 if service.prefill is not None else _dealt(service, layout))
+    waits = erlang(queues, queues * seen)[1]
+    whole = divide(0.5 * server * together / queues * waits, np.maximum(1.0 - seen, FULLEST))
+    # What is left of the step that runs is counted already.
+    more = 1.0 if service.prefill is not None else 1.0 - np.where(service.rate > 0, divide(1.0 - seen, steps.pieces), 0.0)
+    queue = np.minimum(whole * more, longest) + beside
+    behind = _behind(service, layout, steps, rate, whole) * (steps.reading - steps.writing)
     flow = _Flow(
-        steps=steps,
-        rate=rate,
-        writing=writing,
-        reading=reading,
-        queue=queue,
-        longest=longest,
-        each=server,
-        busy=busy,
-        outside=np.zeros(len(layout)),
-        found=found,
-    )
+        steps=steps, rate=rate, writing=rounds * steps.mean + behind, reading=reading, queue=queue, longest=longest, each=server, busy=busy,
+        waits=np.where(queues > 1.0, np.maximum(waits, crowded), busy), rest=rest, outside=np.zeros(len(layout)), found=found,
+        longer=1.0 + divide(behind, rounds * steps.mean),
+    )  # fmt: skip
     return _together(service, flow) if np.any(service.together) else flow
+
+
+def _rest(service: Service, layout: Layout, steps: _StepKinds, rate: Array) -> Array:
+    """Mean time until the step ends that runs when a request arrives. [s]
+
+    Where requests are dealt to replicas in turn, one comes less soon after another to the same, and finds it reading less often.
+    """
+    dealt, work = _dealt(service, layout), rate * steps.pieces * steps.reading
+    often = steps.reads * divide(1.0 - none_comes(work, dealt), -np.expm1(-work))
+    return np.where(dealt > 1.0, 0.5 * (steps.writing + often * (steps.reading - steps.writing)), steps.rest)
+
+
+def _beside(service: Service, layout: Layout, steps: _StepKinds, came: Array) -> tuple[Array, Array, Array]:
+    """What a step takes less that reads one prompt in a microbatch than the mean one, what it takes more than that for others that are read
+    in the same one, and how often there are any: the longer a step is, the more prompts come in it; `came` until a step ends. [s], [s], [1]
+    """
+    stages, room = np.minimum(layout.pp, layout.microbatches), np.floor(divide(steps.together, layout.microbatches))
+    before = come_after(2.0 * came, _dealt(service, layout))  # it, in the same step
+    pieces = divide(steps.load * steps.pieces, layout.microbatches)
+    each = divide(steps.reading - steps.writing, pieces)
+    several = (steps.pieces == 1.0) & (room >= 2.0) & (service.rate > 0)
+    return (
+        np.where(several, (pieces - 1.0) * each, 0.0),
+        np.where(several, fuller(before, stages, room, 0.0) * each, 0.0),
+        np.where(several, fuller(before, stages, np.minimum(room, 2.0), 0.0), 0.0),
+    )
+
+
+def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, queue: Array) -> Array:
+    """Steps that read others while a request is written, beyond their share of all; of requests that arrive. [1]
+
+    The prompts that come while a prompt is read, and those of the queue that it leaves behind.
+    """
+    if service.prefill is not None or np.all(service.rate == 0.0):
+        return np.zeros(len(layout))
+    dealt, arriving, several = _dealt(service, layout), rate * steps.reading, steps.together > 1.0
+    free = np.maximum(1.0 - divide(arriving * steps.pieces, steps.together), FULLEST)
+    came = np.where(
+        several,
+        busy_rounds(arriving, steps.pieces, steps.together, dealt) - steps.pieces,
+        divide(come_after(arriving * steps.pieces, dealt) * steps.pieces, free),
+    )
+    left = came + divide(rate * queue * steps.pieces, steps.together * free)
+    found = np.where(several, 1.0 - none_comes(arriving * steps.pieces, dealt), steps.reads)
+    first = found - (1.0 - found) * np.expm1(-rate * steps.writing)
+    more = rounds_behind(divide(service.writes, service.gained), left, first, steps.share, divide(steps.mean, steps.reading))
+    return np.where(service.rate > 0, more, 0.0)
 
 
 def _found(service: Service, layout: Layout, held: Array) -> Array:
@@ -511,7 +577,7 @@ def _found(service: Service, layout: Layout, held: Array) -> Array:
     each sees the others [4]_. An idle engine begins at once.
     """
     others = np.where(service.rate > 0, 0.0, divide(service.requests, layout.dp) - 1.0)
-    return np.where(service.rate > 0, 1.0 - np.exp(-held), np.clip(others, 0.0, 1.0))
+    return np.where(service.rate > 0, 1.0 - none_comes(held, _dealt(service, layout)), np.clip(others, 0.0, 1.0))
 
 
 def _together(service: Service, flow: _Flow) -> _Flow:
@@ -608,11 +674,11 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
 
     apart : whether workers of their own read prompts, which begin at once.
     """
-    steps, waits = flow.steps, divide(flow.queue, flow.busy)
+    steps, waits = flow.steps, divide(flow.queue, flow.waits)
     lengths = np.array([steps.writing, steps.reading]) * (not apart)
     often = np.array([1.0 - steps.reads, steps.reads])
     found = np.ones(1) if apart else flow.found  # others wait for nothing
-    busy = np.minimum(divide(flow.busy, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
+    busy = np.minimum(divide(flow.waits, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
     rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None]
     least, most = np.zeros(1), lengths.max(axis=0) + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
     for _ in range(HALVED):
@@ -645,7 +711,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     rounds = divide(service.writes, service.gained)
     spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
-    rest = flow.found * steps.rest if service.prefill is None else np.zeros(1)
+    rest = flow.rest
     # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
     # for the end of a step than a whole one.
     most = np.maximum(first, flow.reading + flow.longest) + (steps.reading if service.prefill is None else 0.0) - rest
@@ -667,7 +733,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
         "input_throughput_tokens_per_s": requests * (service.prompt + service.hits),
         "output_throughput_tokens_per_s": requests * service.output,
         "request_throughput_per_s": requests,
-        "requests_decoding": np.where(service.together, flow.rate * flow.writing, steps.decoding) * replicas,
+        "requests_decoding": np.where(service.together | (service.rate > 0), flow.rate * flow.writing, steps.decoding) * replicas,
         "requests_waiting": requests * (flow.queue + flow.outside),
         "prompt_time_s": flow.each,
         "prefill_share": steps.reads if service.prefill is None else flow.busy,

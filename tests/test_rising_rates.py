@@ -1,0 +1,106 @@
+"""Services in closed form as requests arrive faster: figures rise without a jump, and are those of a replay."""
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.answers.evaluation import evaluate
+from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, none_comes, until_next
+from crossflow.workload.requests.record import RequestTrace
+
+DEVICES = {"tp1": 1, "tp1-dp2": 2, "tp2-pp2": 4, "tp2-pp4": 8}
+
+
+def service(strategy, prompt, output, rate, **serving):
+    workload = {
+        "model": "llama3-8b", "task": "serving", "prompt": prompt, "output": output,
+        "serving": {"arrival_rate": f"{rate} 1/s", **serving},
+    }  # fmt: skip
+    system = {"template": "dgx-h100", "devices": DEVICES[strategy]}
+    return crossflow.from_dict({"name": "s", "system": system, "workload": workload, "strategy": strategy, "software": "vllm"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "prompt", "output", "most"), [("tp2-pp4", 8000, 200, 20.0), ("tp1", 30000, 20, 0.8), ("tp1-dp2", 1000, 200, 40.0)]
+)
+def test_times_rise_with_the_rate_and_do_not_jump(strategy, prompt, output, most):
+    """Times per token were 13 ms at 5.4 and 99 ms at 5.5 requests a second on four stages."""
+    rates = most * np.array([1e-4, 1e-2, 0.1, 0.15, 0.2, 0.2001, 0.25, 0.2501, 0.3, 0.3001, 0.4, 0.5, 0.5001, 0.6, 0.7])
+    found = evaluate(service(strategy, prompt, output, 1.0), {"workload.serving.arrival_rate": [f"{rate} 1/s" for rate in rates]})
+    for name in ("tpot_s", "ttft_s"):
+        rises = np.diff(found.serving[name]) / found.serving[name][1:]
+        assert rises.min() > -2e-3, name
+        assert rises[np.diff(rates) < 1e-3 * rates[1:]].max() < 5e-3, name
+    assert found.serving["request_throughput_per_s"] == pytest.approx(rates, rel=2e-3)
+
+
+def replayed(made, rate, count=500):
+    """Mean times of requests that come at random with this mean rate, without the first and the last."""
+    workload = made.workload
+    arrival = np.cumsum(np.random.default_rng(1).exponential(1.0, count))
+    trace = RequestTrace.of(arrival * count / (arrival[-1] * rate), np.full(count, workload.prompt), np.full(count, workload.output))
+    found = crossflow.serve(made, trace).found
+    inside = (found.index >= 0.15 * count) & (found.index < 0.9 * count)
+    return {name: found.times[name][inside].mean() for name in ("tpot", "ttft")}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "prompt", "output", "rate", "tpot", "ttft"),
+    [
+        ("tp2-pp4", 8000, 200, 6.0, 0.06, 0.06),
+        ("tp2-pp4", 8000, 200, 8.0, 0.10, 0.06),
+        ("tp1", 30000, 20, 0.001, 0.04, 0.01),  # alone: its own context, and no prompt of others
+        ("tp1", 30000, 20, 0.3, 0.10, 0.06),  # prompts that come while its own is read are read while it writes
+        ("tp1-dp2", 1000, 200, 24.0, 0.04, 0.06),  # replicas to which requests are dealt in turn
+        ("tp1", 200, 20, 60.0, 0.06, 0.08),  # prompts that are read together
+        ("tp2-pp2", 8000, 20, 5.0, 0.12, 0.08),
+    ],
+)
+def test_closed_form_and_replay_agree(strategy, prompt, output, rate, tpot, ttft):
+    made = service(strategy, prompt, output, rate)
+    closed, found = crossflow.predict(made).serving, replayed(made, rate)
+    assert closed["tpot_s"] == pytest.approx(found["tpot"], rel=tpot)
+    assert closed["ttft_s"] == pytest.approx(found["ttft"], rel=ttft)
+
+
+def test_more_than_the_service_can_answer_is_said():
+    found = crossflow.predict(service("tp2-pp4", 8000, 200, 40.0))
+    assert not found.feasible
+    assert "requests arrive faster than the service can answer them" in found.reason
+
+
+def test_erlangs_formulas_have_their_limits():
+    """One server waits as often as it is busy; of very many nobody waits, and all are idle as often as a Poisson number is none."""
+    one = np.ones(1)
+    for load in (0.1, 0.5, 0.9):
+        idle, waits = erlang(one, load * one)
+        assert (idle[0], waits[0]) == (pytest.approx(1 - load), pytest.approx(load))
+        idle, waits = erlang(np.inf * one, load * one)
+        assert (idle[0], waits[0]) == (pytest.approx(np.exp(-load)), pytest.approx(0.0, abs=1e-12))
+
+
+@pytest.mark.parametrize(("arriving", "steps", "together", "dealt"), [(0.4, 1, 1, 1), (0.2, 3, 1, 1), (0.5, 2, 99, 1), (0.3, 1, 99, 3)])
+def test_busy_periods_are_those_of_rounds_one_by_one(arriving, steps, together, dealt):
+    """Rounds drawn one after the other, of one prompt at a time, or of all that have come."""
+    rng, lengths = np.random.default_rng(4), []
+    for _ in range(20_000):
+        time, left, next_one, rounds = 0.0, [steps], rng.gamma(dealt, 1 / (dealt * arriving)), 0
+        while left:
+            time, rounds = time + 1.0, rounds + 1
+            left = [each - (i < together) for i, each in enumerate(left)]
+            left = [each for each in left if each]
+            while next_one <= time:
+                left.append(steps)
+                next_one += rng.gamma(dealt, 1 / (dealt * arriving))
+        lengths.append(rounds)
+    found = busy_rounds(*(np.array([float(one)]) for one in (arriving, steps, together, dealt)))
+    assert found[0] == pytest.approx(np.mean(lengths), rel=0.03)
+
+
+def test_requests_that_are_dealt_in_turn_come_as_every_third():
+    rng, three = np.random.default_rng(5), np.full(1, 3.0)
+    gaps = rng.gamma(3.0, 1 / 3.0, 200_000)
+    assert none_comes(0.7 * np.ones(1), three)[0] == pytest.approx((gaps > 0.7).mean(), rel=0.01)
+    assert until_next(0.7 * np.ones(1), three)[0] == pytest.approx((gaps[gaps > 0.7] - 0.7).mean(), rel=0.01)
+    after = np.cumsum(rng.gamma(3.0, 1 / 3.0, (50_000, 8)), axis=1)
+    assert come_after(0.7 * np.ones(1), three)[0] == pytest.approx((after < 0.7).sum(axis=1).mean(), rel=0.02)
