@@ -134,7 +134,7 @@ def test_jumps_with_priorities_are_what_single_steps_are(kind, rate, pages, requ
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_jumps_with_masks_are_what_single_steps_are(beside):
-    steps = replace(table(), mask=3e-3, masks_beside=beside)
+    steps = replace(table(), **{"beside" if beside else "before": (1e-3, 3e-3)})
     trace = poisson(12.0, 150)
     found = through(trace, replica(steps, "sglang"))
     before = through(trace, replica(table(), "sglang"))
@@ -143,6 +143,23 @@ def test_jumps_with_masks_are_what_single_steps_are(beside):
     # Kinks of times lie on the points of the table where masks pass beside.
     assert found.last == pytest.approx(np.array([item.last for item in items]), rel=1e-3 if beside else 1e-9)
     assert (found.last - found.arrival).mean() > 1.1 * (before.last - before.arrival).mean()
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("pace", [1.0, 2.533])
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(("rate", "pages", "requests"), [(2.0, 10**6, 64), (12.0, 150, 64), (40.0, 400, 16)])
+def test_jumps_of_steps_that_are_scheduled_ahead_are_what_single_steps_are(kind, rate, pages, requests, pace):
+    trace, steps = poisson(rate, 200), table()
+    limits = {"chunk": 512 if kind != "tensorrt-llm" else 2048, "requests": requests, "pages": pages, "page": 16, "pace": pace}
+    found = through(trace, replica(steps, kind, ahead=True, **limits))
+    items, single = naive_service.run(trace, naive_service.Naive(steps, kind, ahead=True, **limits))
+    assert found.first == pytest.approx([each.first for each in items], rel=1e-9)
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.jumps[0].steps.sum() == single
+    if pages > 10**5:
+        assert len(found.jumps[0].steps) < 0.4 * single
 
 
 def test_one_priority_is_the_order_of_arrival():

@@ -453,7 +453,8 @@ class _Site:
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
             swap=held / float(runs_on.host_rate(layout.devices)[0]) if swaps else None,
             swap_tokens=math.inf if space is None or not swaps else int(space / held),
-            pace=float(service.gained[0]) if writes else 1.0, fetch=tuple(page * size / tier.bandwidth for tier in tiers),
+            pace=float(service.gained[0]) if writes else 1.0, ahead=replicas.ahead,
+            fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         return Engines(
             count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,

@@ -42,7 +42,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import service_step, with_draft
+from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.engine.runs.transformer import transformer_step
@@ -195,6 +195,7 @@ class _Flow:
     busy: Array  # share of what the readers of prompts can do that they do. [1]
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
     found: Array  # share of requests that find others in their replica, and so a step that runs. [1]
+    ahead: Array  # time of the step that is scheduled already behind that one. [s]
 
     @property
     def rounds(self) -> Array:
@@ -478,8 +479,10 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     writing = divide(service.writes, service.gained) * steps.mean
     rate = divide(decoding, writing)
     found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
+    late = asynchronous(job, layout, machine.stack) & (layout.pp == 1.0) & (service.rate > 0)
+    ahead = np.where(late, steps.mean, 0.0)
     if service.prefill is None or read is None:
-        reading, server, readers = found * steps.rest + steps.pieces * steps.reading, steps.each, np.ones(1)
+        reading, server, readers = found * (steps.rest + ahead) + steps.pieces * steps.reading, steps.each, np.ones(1)
         of_all, peers = rate, divide(service.requests, layout.dp)
     else:
         reading, server, of_all = read.time + read.sent, read.time / service.prefill.workers, rate * layout.dp
@@ -500,6 +503,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         busy=busy,
         outside=np.zeros(len(layout)),
         found=found,
+        ahead=ahead,
     )
     return _together(service, flow) if np.any(service.together) else flow
 
@@ -542,7 +546,8 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
 
     Keys and values leave by the network of the worker and arrive by that of the replica: the slower of both decides.
     """
-    step = transformer_step(job.reading, prefill.layout, prefill.machine)
+    work = HostWork.of(job, prefill.layout, prefill.machine.stack)
+    step = hosted(transformer_step(job.reading, prefill.layout, prefill.machine), work, np.zeros(1))
     return _PromptsRead(step=step, time=step.total * service.left, sent=sending(job, machine, prefill, service.left))
 
 
@@ -613,8 +618,9 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     often = np.array([1.0 - steps.reads, steps.reads])
     found = np.ones(1) if apart else flow.found  # others wait for nothing
     busy = np.minimum(divide(flow.busy, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
-    rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None]
-    least, most = np.zeros(1), lengths.max(axis=0) + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
+    ahead = 0.0 if apart else flow.ahead
+    rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None] + ahead
+    least, most = np.zeros(1), lengths.max(axis=0) + ahead + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
     for _ in range(HALVED):
         middle = 0.5 * (least + most)
         after = middle - rests
@@ -645,10 +651,10 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     rounds = divide(service.writes, service.gained)
     spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
-    rest = flow.found * steps.rest if service.prefill is None else np.zeros(1)
+    rest = flow.found * (steps.rest + flow.ahead) if service.prefill is None else np.zeros(1)
     # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
-    # for the end of a step than a whole one.
-    most = np.maximum(first, flow.reading + flow.longest) + (steps.reading if service.prefill is None else 0.0) - rest
+    # for the end of a step than a whole one, and for the one behind it.
+    most = np.maximum(first, flow.reading + flow.longest) + (steps.reading + flow.ahead if service.prefill is None else 0.0) - rest
     tails = {
         f"ttft_{name}_s": np.minimum(first - flow.queue - rest + _longest_wait(flow, share, apart=service.prefill is not None), most)
         for name, share in TAILS.items()

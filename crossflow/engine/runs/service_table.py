@@ -9,7 +9,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import guided, service_step
+from crossflow.engine.runs.drafting import HostWork, asynchronous, drafted, hosted
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
@@ -46,6 +46,16 @@ class Replicas:
     microbatches: float  # of a step. [1]
     drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
 
+    @property
+    def host(self) -> HostWork:
+        """What the host does for a step, which is of requests, not of graphs that are padded."""
+        return HostWork.of(self.job, self.layout, self.machine.stack)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a step is scheduled while the one before runs; on stages as many microbatches as these are in flight anyway."""
+        return bool(asynchronous(self.job, self.layout, self.machine.stack)[0] and self.layout.pp[0] == 1.0)
+
 
 def _axis(most: float, *, least: float, each: float) -> Array:
     """Points from `least` to `most`, so many for each doubling, all of them whole; two at least."""
@@ -72,10 +82,9 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     keys = np.union1d(keys, [0.5 * length for length in reach.lengths])
     n, c = _grid(requests, np.append(context, np.median(context)))
     m, t, k = _grid(requests, tokens, keys)
-    job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
-    plain, written = _steps(unguided, reach.parts, n, c)
-    mixed, both = _steps(unguided, reach.parts, m, np.full(len(m), np.median(context)), (t, k))
-    slower = 1.0 + replicas.drafts
+    plain, written = _steps(replicas, reach.parts, n, c)
+    mixed, both = _steps(replicas, reach.parts, m, np.full(len(m), np.median(context)), (t, k))
+    slower, work = 1.0 + replicas.drafts, replicas.host
 
     def tables(writes: Array, reads: Array) -> tuple[Array, Array]:
         columns = writes.reshape(len(requests), -1) * slower
@@ -86,12 +95,18 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
 
     (writing, reading), (writing_energy, reading_energy) = (
         tables(plain.total, mixed.total),
-        tables(energy(guided(written, job, n)), energy(guided(both, job, m))),
+        tables(energy(hosted(written, work, n)), energy(hosted(both, work, m))),
     )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
-        reading_energy=reading_energy, mask=float(job.mask * job.written * slower), masks_beside=job.masks_beside,
+        reading_energy=reading_energy, before=_scaled(work.before, slower), beside=_scaled(work.beside, slower),
     )  # fmt: skip
+
+
+def _scaled(times: tuple[Array, Array], slower: float) -> tuple[float, float]:
+    """Times of the host of one point, in steps with guesses, which are so much longer. [s]"""
+    fixed, each = (float(np.ravel(time)[0]) * slower for time in times)
+    return fixed, each
 
 
 def _grid(*axes: Array) -> tuple[Array, ...]:
@@ -130,4 +145,4 @@ def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, re
         tokens, keys = read
         length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
         job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
-    return service_step(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))
+    return drafted(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))
