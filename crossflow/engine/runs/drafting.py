@@ -72,8 +72,8 @@ class HostWork:
 def asynchronous(job: Job, layout: Layout, stack: SoftwareStack) -> Mask:
     """Whether the engine prepares steps while those before run, shape (n,)."""
     engine = stack.engine
-    found = {
-        "stages": layout.pp > 1.0, "speculation": job.written > 1, "draft": job.draft is not None, "guided": np.any(job.mask > 0.0),
+    found: dict[str, Mask | bool] = {
+        "stages": layout.pp > 1.0, "speculation": job.written > 1, "draft": job.draft is not None, "guided": bool(np.any(job.mask > 0.0)),
     }  # fmt: skip
     one_by_one = np.any([np.broadcast_to(found[what], len(layout)) for what in engine.synchronous_with], axis=0)
     return np.asarray(engine.asynchronous & ~np.broadcast_to(one_by_one, len(layout)))

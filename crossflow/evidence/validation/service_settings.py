@@ -33,12 +33,12 @@ SHORT = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeli
 # Settings that change nothing of what a replay says.
 WITHOUT_EFFECT = (
     "model", "tokenizer", "seed", "max_model_len", "trust_remote_code", "load_format", "download_dir", "served_model_name", "host", "port",
-    "disable_log_requests", "disable_log_stats", "async_scheduling", "distributed_executor_backend",
+    "disable_log_requests", "disable_log_stats", "distributed_executor_backend",
 )  # fmt: skip
 TAKEN = (
     "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel", "max_num_seqs",
     "max_num_batched_tokens", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization", "block_size", "enforce_eager",
-    "enable_chunked_prefill", "enable_prefix_caching",
+    "enable_chunked_prefill", "enable_prefix_caching", "async_scheduling",
 )  # fmt: skip
 BRANDS = ("nvidia", "geforce", "amd", "instinct", "tesla")
 
@@ -134,6 +134,8 @@ def _software(settings: EngineSettings, asked: EngineSettings) -> dict[str, Any]
         engine["chunked"] = False
     if asked.get("enable_prefix_caching") is False:
         engine["prefixes"] = False
+    if "async_scheduling" in asked:
+        engine["asynchronous"] = bool(asked["async_scheduling"])
     eager = {"kernels": {"launch": "eager"}} if asked.get("enforce_eager") else {}
     return {"like": stack_of(str(settings.get("engine", "vllm"))), **eager, **({"engine": engine} if engine else {})}
 
