@@ -203,6 +203,7 @@ SETTINGS = [
     ({"enable-prefix-caching": False}, "prefixes", False),
     ({"max_num_seqs": 7}, "requests", 7),
     ({"block_size": 32}, "block", 32),
+    ({"async_scheduling": False}, "asynchronous", False),
 ]
 
 

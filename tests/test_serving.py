@@ -416,6 +416,39 @@ def test_a_draft_model_that_cannot_guess_is_refused(draft, strategy, message):
         evaluate(scenario(*([] if strategy is None else [strategy]), **guesses(draft=draft)))
 
 
+def hosts(asynchronous=True, falls_back=(), strategy="tp2", **more):
+    """Figures of a service of 8 requests whose host takes 5 ms for a step and 1 ms for each request of it."""
+    engine = {"asynchronous": asynchronous, "synchronous_with": list(falls_back)}
+    stack = {"like": "vllm", "host": {"schedule": "5 ms", "request": "1 ms"}, "engine": engine}
+    return figures(strategy, 2, stack, prompt=64, output=1000, global_batch=8, **more)
+
+
+def test_a_step_takes_the_longer_of_device_and_host_or_both():
+    """By hand, of some eight requests that write: 13 ms beside the kernels or before them."""
+    free = {"like": "vllm", "host": {"schedule": "0 s", "request": "0 s"}}
+    plain = figures("tp2", 2, free, prompt=64, output=1000, global_batch=8)["tpot_s"]
+    beside, before = hosts(), hosts(asynchronous=False)
+    assert before["tpot_s"] - plain == pytest.approx(5e-3 + 1e-3 * before["requests_decoding"], rel=0.01)
+    assert beside["tpot_s"] == pytest.approx(max(plain, 5e-3 + 1e-3 * beside["requests_decoding"]), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("what", "strategy", "more"),
+    [
+        ("stages", "tp1-pp2", {}),
+        ("guided", "tp2", {"serving": {"guided": {"token": "1 us"}}}),
+        ("speculation", "tp2", guesses()),
+        ("draft", "tp2", guesses(draft={"model": "mpt-125m"})),
+    ],
+)
+def test_an_engine_prepares_steps_one_after_the_other_with_what_its_stack_says(what, strategy, more):
+    others = [each for each in ("stages", "guided", "draft") if each != what]
+    one, other = (hosts(asynchronous, strategy=strategy, **more)["tpot_s"] for asynchronous in (True, False))
+    assert one < 0.9 * other
+    assert hosts(falls_back=[what], strategy=strategy, **more)["tpot_s"] == other
+    assert hosts(falls_back=others, strategy=strategy, **more)["tpot_s"] == one
+
+
 def test_masks_of_guided_requests_take_the_host_one_after_the_other():
     """A step of n requests waits for n masks, or hides them; half of the guided requests with twice the time are as many."""
     lengths = {"prompt": 64, "output": 1000}

@@ -9,6 +9,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.apart import ExpertPool, PooledStep
 from crossflow.engine.runs.drafting import HostWork, asynchronous, drafted, hosted
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.outcome import Outcome
@@ -45,6 +46,7 @@ class Replicas:
     machine: Machine
     microbatches: float  # of a step. [1]
     drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
+    experts: ExpertPool | None = None  # devices of their own for the experts, where replicas share some
 
     @property
     def host(self) -> HostWork:
@@ -64,7 +66,10 @@ def _axis(most: float, *, least: float, each: float) -> Array:
     return np.unique(np.round(np.geomspace(least, most, count)))
 
 
-def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Array]) -> StepTable:
+PricedStep = tuple[Outcome, PooledStep | None]  # of a replica, with what devices of the experts do in it, where these are others
+
+
+def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome, PooledStep | None], Array]) -> StepTable:
     """Tables of a replica's steps.
 
     With speculation they are steps that check all guesses, and give a request several tokens (Leviathan et al., ICML 2023).
@@ -94,8 +99,8 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
         return columns[:, :-1], np.maximum(read, 0.0)
 
     (writing, reading), (writing_energy, reading_energy) = (
-        tables(plain.total, mixed.total),
-        tables(energy(hosted(written, work, n)), energy(hosted(both, work, m))),
+        tables(plain[0].total, mixed[0].total),
+        tables(energy(hosted(written[0], work, n), written[1]), energy(hosted(both[0], work, m), both[1])),
     )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
@@ -116,7 +121,7 @@ def _grid(*axes: Array) -> tuple[Array, ...]:
 
 def _steps(
     replicas: Replicas, stages: int, requests: Array, context: Array, read: tuple[Array, Array] | None = None
-) -> tuple[Outcome, Outcome]:
+) -> tuple[PricedStep, PricedStep]:
     """Steps that write for so many requests of a replica, of shape (n,), and that `read` so many tokens which see so many keys in the mean:
     with their times, and with their work and the same times.
 
@@ -128,11 +133,11 @@ def _steps(
     step = _priced(replicas, many, requests, context, None if read is None else (read[0] / whole, read[1]))
     if read is None or np.all(many == whole):
         return step, step
-    work = _priced(replicas, many, requests, context, (read[0] / many, read[1]))
-    return step, replace(work, total=step.total)
+    work, feeding = _priced(replicas, many, requests, context, (read[0] / many, read[1]))
+    return step, (replace(work, total=step[0].total), feeding)
 
 
-def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, read: tuple[Array, Array] | None) -> Outcome:
+def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, read: tuple[Array, Array] | None) -> PricedStep:
     """Steps of so `many` microbatches, of which each reads so many tokens.
 
     Tokens are of one piece where that can be, of several that begin their prompts where keys are fewer.
@@ -145,4 +150,8 @@ def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, re
         tokens, keys = read
         length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
         job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
-    return drafted(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))
+    if replicas.experts is None:
+        return drafted(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine)), None
+    pool = replace(replicas.experts, layout=replicas.experts.layout.at(np.zeros(n, dtype=np.intp)))
+    step = pool.step(job, layout, replicas.machine)
+    return step.outcome, step

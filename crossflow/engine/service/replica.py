@@ -104,10 +104,10 @@ class Replica:
             self.shorten(now)
         return True
 
-    def take(self, ticket: Ticket, now: float) -> bool:
-        """Put a request into the queue; whether the next step may admit it."""
+    def take(self, ticket: Ticket, now: float, *, runs: bool = False) -> bool:
+        """Put a request into the queue; whether the next step may admit it. `runs`: whether others with whom it makes all steps run."""
         self._count(1, now)
-        if self.ahead is None or not self.steps:
+        if self.ahead is None or not (self.steps or runs):
             return self._queue(ticket)
         first = not self.ahead.coming
         self.ahead.coming.append((now, ticket))
@@ -228,9 +228,9 @@ class Replica:
     def _at_work(self) -> int:
         return self.writers + len(self.reading) + len(self.fetching) + (0 if self.ahead is None else len(self.ahead))
 
-    def plan(self, now: float) -> None:
-        """Choose the next jump."""
-        known = now if self.ahead is None else self._look(self.ahead, now)
+    def plan(self, now: float, known: float | None = None) -> None:
+        """Choose the next jump; `known` as of `last_begun`, of others with whom it makes all steps. [s]"""
+        known = now if self.ahead is None else self._look(self.ahead, now, known)
         self.since = now
         if not self.limits.reads:
             self._receive(now)
@@ -247,23 +247,30 @@ class Replica:
             self._one_step()
         elif self.writers:
             self._make_room(now)
-            self._many_steps(1 if self.crowded or self._awaits() else self._rounds_of(self._next_end() - self.step))
+            self._many_steps(1 if self.crowded or self.awaits else self._rounds_of(self._next_end() - self.step))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
             self.steps, self.ends, self.share = 0, self.wakes, SHARE
 
-    def _look(self, ahead: Ahead, now: float) -> float:
+    def _look(self, ahead: Ahead, now: float, known: float | None) -> float:
         """Of when is what the schedule of the next jump knows: when the last step of the one before began, or now without any. [s]"""
-        known = self.since + self.lasts(self.steps - 1) if self.steps else now
-        if not self.writers and not self.reading:  # and there is nothing to compute in vain beside
-            known = now
+        idle = not self.writers and not self.reading  # with nothing to compute in vain beside
+        if known is None:
+            known = self.last_begun if self.steps and not idle else now
+        if idle:
             self._let_go(ahead)
         for ticket in ahead.seen(known):
             self._queue(ticket)
         return known
 
-    def _awaits(self) -> bool:
+    @property
+    def last_begun(self) -> float:
+        """When the last step of the jump that runs begins. [s]"""
+        return self.since + self.lasts(self.steps - 1)
+
+    @property
+    def awaits(self) -> bool:
         """Whether the schedule learns of something with the end of a single step: of room, or of a request that may be next."""
         return self.ahead is not None and (len(self.ahead) > 0 or (len(self.ahead.coming) > 0 and self._open()))
 
