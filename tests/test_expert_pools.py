@@ -384,7 +384,7 @@ def test_first_tokens_of_a_step_that_only_writes_are_asked_of_a_service():
 # ------------------------------------------------------------------------------------------------ request by request
 
 
-def served(users, rounds=5, output=100, system=None, layers=8, **serving):
+def served(users, rounds=5, output=100, system=None, layers=5, **serving):
     """A service of equal requests, so many of them at all times, and their trace."""
     experts = {"strategy": "dp8-ep8", "micro_batches": 2}
     serving = {"router": "round_robin", "prefill": {"strategy": "tp8", "workers": 16}, "experts": experts, **serving}
@@ -395,9 +395,9 @@ def served(users, rounds=5, output=100, system=None, layers=8, **serving):
     return crossflow.from_dict(made), replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(n - users)]))
 
 
-@pytest.mark.parametrize("users", [128, 512])
-def test_equal_requests_that_are_replayed_have_the_times_of_the_steady_state(users):
+def test_equal_requests_that_are_replayed_have_the_times_of_the_steady_state():
     """Ranks that attend make every step together, and have as many requests each."""
+    users = 128
     scenario, trace = served(users)
     steady, found = crossflow.predict(scenario), crossflow.serve(scenario, trace)
     late = (found.found.index >= 2 * users) & (found.found.index < 4 * users)
@@ -415,9 +415,8 @@ def test_a_replay_pays_for_the_devices_of_the_experts():
 
 
 def test_ranks_wait_for_the_one_with_most_requests():
-    """Of eight ranks one has a request alone: its tokens take as long as those of the ranks with eight."""
-    scenario, _ = served(64)
-    times = []
+    """Of 57 requests one rank of eight has eight, and the others seven: all tokens take as long as where each rank has eight."""
+    scenario, times = served(64)[0], []
     for count in (8, 64, 57):
         trace = RequestTrace.of(np.zeros(count), np.full(count, 2000), np.full(count, 100))
         times.append(crossflow.serve(scenario, trace).latency["tpot_s"]["p50"])
