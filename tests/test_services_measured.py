@@ -213,6 +213,17 @@ def test_settings_of_an_engine_reach_the_scenario(given, field, value):
     assert getattr(scenario_of(settings, "h100-sxm", crowd()).stack.engine, field) == value
 
 
+def test_older_engines_schedule_one_step_after_the_other():
+    for version, asked, found in (
+        ("0.12.0", {}, False),
+        ("0.12.0", {"async_scheduling": True}, True),
+        ("0.19.0", {}, True),
+        (None, {}, True),
+    ):
+        settings = {**META, "vllm_version": version, "engine_kwargs": {**META["engine_kwargs"], **asked}}
+        assert scenario_of(settings, "h100-sxm", crowd()).stack.engine.asynchronous is found
+
+
 def test_types_and_ranks_of_an_engine_reach_the_scenario():
     asked = {"tp": 4, "quantization": "fp8", "kv_cache_dtype": "fp8_e4m3"}
     found = scenario_of({"model": "mistralai/Mixtral-8x7B-Instruct-v0.1", "engine_kwargs": asked}, "h100-sxm", crowd())
