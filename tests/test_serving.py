@@ -186,7 +186,10 @@ def test_what_cannot_be_served_is_refused(workload, sentence):
 
 
 def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
-    """Mean times to the first token and a token of a simulated engine: one prompt piece a request, first come first served."""
+    """Mean times to the first token and a token of a simulated engine: one prompt piece a request, first come first served.
+
+    Arrivals of a rate are read in the step after the next, which is scheduled when they come.
+    """
     plain, mixed, prompt, chunk, output = found
     draw, now, waiting, running, ended, arrivals = random.Random(seed), 0.0, [], [], [], []
     if flight:
@@ -197,8 +200,10 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
             at += draw.expovariate(rate)
             arrivals.append(at)
     heapq.heapify(arrivals)
+    begun = 0.0
     while len(ended) < requests:
-        while arrivals and arrivals[0] <= now:
+        known = begun if rate and (running or waiting) else now
+        while arrivals and arrivals[0] <= known:
             waiting.append([heapq.heappop(arrivals), prompt])
         if not waiting and not running:
             now = arrivals[0]
@@ -210,6 +215,7 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
             budget, took = budget - piece, took + piece
             if waiting[0][1] == 0:
                 firsts.append(waiting.pop(0)[0])
+        begun = now
         now += mixed(len(running), took) if took else plain(len(running))
         for one in running:
             one[2] += 1
