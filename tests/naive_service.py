@@ -48,7 +48,9 @@ class Naive:
         fetch_adapter=0.0,
         swap=None,
         swap_tokens=np.inf,
+        ahead=False,
     ):
+        self.ahead, self.ghosts = ahead, []  # whether steps are scheduled ahead, and items that have ended of which the schedule knows not
         self.pace, self.rounds = pace, 0  # tokens that a step gives a request in the mean, and steps that gave some
         self.draw = draw  # in the place of the mean, of a request in a step
         self.swap, self.swap_tokens, self.swaps, self.stall = swap, swap_tokens, 0, 0.0
@@ -69,7 +71,7 @@ class Naive:
         return max(ceil((item.cached if tokens is None else tokens) / self.page) - item.hashed * self.block, 0)
 
     def held(self):
-        return self.running + [each for _, each in self.aside]
+        return self.running + self.ghosts + [each for _, each in self.aside]
 
     def used(self):
         return {block for each in self.held() for block in each.text[: each.hashed]}
@@ -105,7 +107,7 @@ class Naive:
 
     def leave(self, item, answer):
         """Blocks that it alone used lie idle; also those of its answer where these stay."""
-        self.running.remove(item)
+        (self.running if item in self.running else self.ghosts).remove(item)
         if answer and item.text:
             item.hashed = max(item.hashed, (item.prompt + item.wrote - 1) // (self.block * self.page))
         mine = [block for block in item.text[: item.hashed] if block not in self.used()]
@@ -280,6 +282,8 @@ class Naive:
 
     def step(self, now):
         """One iteration; its end, or None where there is nothing to do."""
+        if not self.running:
+            self.let_go(list(self.ghosts))
         for ready, item in sorted(self.aside, key=lambda each: each[0]):
             if ready <= now:
                 self.aside.remove((ready, item))
@@ -294,14 +298,17 @@ class Naive:
         if not pieces and not writers:
             self.share = SHARE
             return None
-        mean = sum(each.cached for each in writers) / len(writers) + self.part if writers else 0.0
-        time = self.table.line(len(writers), mean)[0] if not self.table.mask else self.table.line(len(writers), mean, alone=False)[0]
+        vain = self.ghosts if writers else []
+        rows = len(writers) + len(vain)
+        cached = sum(each.cached for each in writers) + sum(each.prompt + each.output - 1 for each in vain)
+        mean = cached / rows + self.part if writers else 0.0
+        before, beside = self.table.before, self.table.beside
+        time = self.table.line(rows, mean, alone=not any(before + beside))[0]
         if pieces:
             tokens = sum(piece for _, piece in pieces)
             keys = sum(piece * (item.cached + piece / 2) for item, piece in pieces) / tokens
-            time += self.table.more(len(writers), tokens, keys)
-        masks = len(writers) * self.table.mask
-        time = max(time, masks) if self.table.masks_beside else time + masks
+            time += self.table.more(rows, tokens, keys)
+        time = max(time, beside[0] + rows * beside[1]) + before[0] + rows * before[1]
         end = now + (max(time, self.load) if self.kind == "sglang" else time + self.load)
         end, self.load, self.stall = end + self.stall, 0.0, 0.0
         given = self.given()
@@ -317,12 +324,22 @@ class Naive:
         if writers:
             self.share = max(self.share - FALLS, LEAST)
         self.free_of(0)
+        known = list(self.ghosts)
         gone = [each for each in self.running if each.last is not None]
         read = [item for item, _ in pieces]
         for item in sorted(gone, key=lambda each: (each in read, read.index(each) if each in read else self.running.index(each))):
-            self.leave(item, True)
-        self.full = self.full and not gone
+            if self.ahead:
+                self.running.remove(item)
+                self.ghosts.append(item)
+            else:
+                known.append(item)
+        self.let_go(known)
         return end
+
+    def let_go(self, items):
+        for item in items:
+            self.leave(item, True)
+        self.full = self.full and not items
 
     def wrote(self, item, now, tokens=1):
         item.wrote = min(item.wrote + tokens, item.output)
@@ -343,13 +360,15 @@ def run(trace, engine):
             item.hashed = item.prompt // trace.block
             after = tuple(trace.blocks[int(heirs[item.index])])[item.hashed :] if item.index in heirs else ()
             item.text = blocks[: item.hashed] + after + tuple((item.index, i) for i in range(item.output))
-    come, now, turn, steps = list(items), 0.0, 0, 0
-    while turn < len(come) or engine.waiting or engine.held():
-        while turn < len(come) and come[turn].arrival <= now:
+    come, now, turn, steps, begun = list(items), 0.0, 0, 0, None
+    while turn < len(come) or engine.waiting or engine.running or engine.aside:
+        known = begun if engine.ahead and engine.running and begun is not None else now
+        while turn < len(come) and come[turn].arrival <= known:
             engine.come(come[turn])
             turn += 1
-        end = engine.step(now)
+        end, begun = engine.step(now), now
         if end is None:
+            begun = None
             now = min([come[turn].arrival] * (turn < len(come)) + [ready for ready, _ in engine.aside])
         else:
             now, steps = end, steps + 1

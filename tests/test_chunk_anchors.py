@@ -235,7 +235,8 @@ def test_a_step_of_several_microbatches_reads_pieces_in_each():
     """Two microbatches of 16 requests: each reads a piece of 200, a fifth of a prompt, and has room for 1.2 of them."""
     steps = made(decoding(), served(2), service(), 32)
     assert (steps.pieces[0], steps.load[0], steps.most[0]) == (5.0, near(2 * 1 / 5), near(2 / 5 * 240 / 200))
-    assert steps.mixed.total[0] > steps.plain.total[0]
+    kernels = [step.total[0] - step.bound["host"][0] for step in (steps.mixed, steps.plain)]  # of so small a model the host takes longer
+    assert kernels[0] > kernels[1]
     assert steps.share[0] == near(160 / 200)
 
 

@@ -18,6 +18,8 @@ from crossflow.parallel.blocks import units
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.transformers import plan_of
+from crossflow.workload.job import Chunk
+from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.sides import both_sides, feeds
 
 # One step of 61 layers is as good as one of eight for the laws, and cheaper.
@@ -377,6 +379,95 @@ def test_a_step_without_pools_says_what_it_lacks(column):
 def test_first_tokens_of_a_step_that_only_writes_are_asked_of_a_service():
     with pytest.raises(CrossflowError, match=r"ttft_s needs workload\.task: serving, whose workers of serving\.prefill read prompts"):
         crossflow.optimise(pooled(), BATCHES, objectives={"ttft_s": "minimise"}, evaluations=2)
+
+
+# ------------------------------------------------------------------------------------------------ request by request
+
+
+def served(users, rounds=5, output=100, system=None, layers=5, **serving):
+    """A service of equal requests, so many of them at all times, and their trace."""
+    experts = {"strategy": "dp8-ep8", "micro_batches": 2}
+    serving = {"router": "round_robin", "prefill": {"strategy": "tp8", "workers": 16}, "experts": experts, **serving}
+    work = {**WORK, "task": "serving", "layers": layers, "output": output, "global_batch": users, "serving": serving}
+    made = {**JOINT, "system": {**JOINT["system"], **(system or {})}, "strategy": "dp8", "workload": work}
+    n = users * rounds
+    trace = RequestTrace.of(np.arange(n) * (np.arange(n) < users) * 1e-3, np.full(n, 2000), np.full(n, output))
+    return crossflow.from_dict(made), replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(n - users)]))
+
+
+def test_equal_requests_that_are_replayed_have_the_times_of_the_steady_state():
+    """Ranks that attend make every step together, and have as many requests each."""
+    users = 128
+    scenario, trace = served(users)
+    steady, found = crossflow.predict(scenario), crossflow.serve(scenario, trace)
+    late = (found.found.index >= 2 * users) & (found.found.index < 4 * users)
+    for name, column in (("tpot", "tpot_s"), ("e2e", "e2el_s")):
+        assert found.times[name][late].mean() == pytest.approx(steady.serving[column], rel=0.02), name
+    assert found.power == pytest.approx(steady.to_dict()["power_w"], rel=0.06)  # a run begins and ends
+    own = found.run.writers
+    assert (own.count, own.fleet.devices[0], own.feeding.devices[0]) == (8, 1.0, 1.0)
+
+
+def test_a_replay_pays_for_the_devices_of_the_experts():
+    operation = {"operation": {"price": "2 USD/h"}}
+    scenario, trace = served(64, rounds=2, system=operation)
+    assert crossflow.serve(scenario, trace).rent == pytest.approx((8 + 8 + 16 * 8) * 2.0 / 3600.0)
+
+
+def test_ranks_wait_for_the_one_with_most_requests():
+    """Of 57 requests one rank of eight has eight, and the others seven: all tokens take as long as where each rank has eight."""
+    scenario, times = served(64)[0], []
+    for count in (8, 64, 57):
+        trace = RequestTrace.of(np.zeros(count), np.full(count, 2000), np.full(count, 100))
+        times.append(crossflow.serve(scenario, trace).latency["tpot_s"]["p50"])
+    assert times[0] < 0.97 * times[1]
+    assert times[2] == pytest.approx(times[1], rel=0.01)
+
+
+def test_requests_that_lost_their_room_are_read_again_by_the_devices_that_attend():
+    """Of a small cache; rows of a prompt travel to the experts as those of tokens that are written do."""
+    scenario, trace = served(128, rounds=2, output=400, cache_tokens=30_000)
+    small, large = crossflow.serve(scenario, trace), crossflow.serve(served(128, output=400)[0], trace)
+    assert small.preemptions > 10 > large.preemptions == 0
+    assert small.span > 1.05 * large.span
+    job, own = scenario.job(), machine(scenario, scenario.architecture)
+    few, many = (replace(Layout.of([plan_of("dp8")], np.array([8.0 * n]), own.node), micro_batch=np.full(1, n)) for n in (10.0, 74.0))
+    ends = [PoolEnd(machine=own, layout=Layout.of([plan_of("dp8-ep8")], np.ones(1), own.node))]
+    chunk = Chunk(pieces=np.ones(1), length=np.full(1, 64.0), before=np.zeros(1))
+    read = pool_exchange(replace(job, chunk=chunk), PoolEnd(machine=own, layout=few), *ends)
+    assert read.size == pytest.approx(pool_exchange(job, PoolEnd(machine=own, layout=many), *ends).size)
+
+
+@pytest.mark.parametrize(
+    ("serving", "told"),
+    [
+        ({"failures": {"mean_time": "1 h", "repair": "60 s"}}, "none fails or starts by itself; leave it out, or serving.experts"),
+        (
+            {"pools": {"spare": {"strategy": "tp1", "workers": 1}}},
+            "engines of a pool hold all of a model, and those of the strategy attend alone",
+        ),
+    ],
+)
+def test_what_a_replay_of_two_pools_cannot_do_is_refused(serving, told):
+    with pytest.raises(CrossflowError) as error:
+        crossflow.serve(*served(64, **serving))
+    assert told in str(error.value)
+
+
+def test_experts_that_do_not_fit_are_no_service():
+    scenario, trace = served(64, layers=20, experts={"strategy": "tp1"})
+    found = crossflow.serve(scenario, trace)
+    assert not found.feasible
+    assert found.reason.startswith("the experts do not fit in their devices")
+
+
+def test_parts_of_a_step_are_asked_of_a_steady_state():
+    drawn = {"arrivals": {"law": "poisson", "rate": "40 1/s"}, "count": 50, "prompt": 2000, "output": 100}
+    data = served(64)[0].document.data
+    own = {key: value for key, value in data["workload"].items() if key not in ("prompt", "output", "global_batch")}
+    made = crossflow.from_dict({**data, "workload": own, "requests": drawn})
+    with pytest.raises(CrossflowError, match="experts_busy needs a steady state; leave out requests"):
+        crossflow.optimise(made, {"strategy": ["dp8", "tp2-dp4"]}, objectives={"experts_busy": "minimise"}, evaluations=2)
 
 
 # ------------------------------------------------------------------------------------------------ carbon of both pools

@@ -105,6 +105,25 @@ def test_balanced_experts_and_copies():
     ]
 
 
+def test_steps_that_are_not_scheduled_ahead():
+    """Of vLLM --async-scheduling is the default by now, and changes nothing."""
+
+    def vllm(flag):
+        return read(f"vllm serve meta-llama/Llama-3.1-8B-Instruct {flag}\n").software
+
+    off = {"engine": {"asynchronous": False}}
+    assert vllm("") == vllm("--async-scheduling") == "vllm"
+    assert vllm("--no-async-scheduling") == {"like": "vllm", **off}
+    assert sglang("--tp 8 --disable-overlap-schedule").software["engine"] == off["engine"]
+    workload = {"model": "llama3-8b", **SERVED, "global_batch": 64}
+    for kind, flag in (
+        ("vllm", "--no-async-scheduling"), ("sglang", "--disable-overlap-schedule"), ("tensorrt-llm", "disable_overlap_scheduler: true"),
+    ):  # fmt: skip
+        made = {"system": "dgx-h100", "workload": workload, "strategy": "tp8", "software": {"like": kind, **off}}
+        assert flag in write(crossflow.from_dict(made), kind)
+        assert flag not in write(crossflow.from_dict({**made, "software": kind}), kind)
+
+
 def test_guesses_of_sglang():
     assert sglang("--tp 8 --speculative-algorithm EAGLE --speculative-num-steps 2").workload["serving"] == {"speculation": {"tokens": 2}}
     assert sglang("--tp 8 --speculative-algorithm ngram").workload["serving"] == {"speculation": {"tokens": 11}}

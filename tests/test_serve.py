@@ -49,6 +49,19 @@ def test_equal_requests_have_the_times_of_the_closed_form(rate):
     assert found.requests_per_second == pytest.approx(closed["request_throughput_per_s"], rel=0.05)
 
 
+def test_equal_requests_have_them_too_where_steps_are_prepared_one_after_the_other():
+    """With a host that takes as long as the device, in either order."""
+    host, found = {"schedule": "5 ms", "request": "20 us"}, []
+    for asynchronous in (True, False):
+        stack = {"like": "vllm", "host": host, "engine": {"asynchronous": asynchronous}}
+        closed, replayed = steady(2.0, count=1500, software=stack)
+        for figure, column in (("tpot_s", "tpot_s"), ("ttft_s", "ttft_s")):
+            assert replayed.latency[figure]["mean"] == pytest.approx(closed[column], rel=0.02)
+        found.append((replayed.latency["tpot_s"]["mean"], replayed.latency["ttft_s"]["mean"]))
+    assert found[0][0] < 0.7 * found[1][0]
+    assert found[0][1] > found[1][1] - 5e-3  # a prompt waits for a step more
+
+
 def test_a_request_that_finds_an_idle_engine_waits_for_no_step():
     """At 0.2 requests a second three of four do; a closed form in which each waited for half a step was 15 % slow."""
     closed, found = steady(0.2, count=1500)

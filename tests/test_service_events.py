@@ -12,6 +12,7 @@ from crossflow.engine.service.fleet import EnginePool, Readers, replay
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import ROUTERS, router
+from crossflow.engine.service.standing import Failures
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import Limits
 from crossflow.workload.requests.record import RequestClass, RequestTrace
@@ -134,7 +135,7 @@ def test_jumps_with_priorities_are_what_single_steps_are(kind, rate, pages, requ
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_jumps_with_masks_are_what_single_steps_are(beside):
-    steps = replace(table(), mask=3e-3, masks_beside=beside)
+    steps = replace(table(), **{"beside" if beside else "before": (1e-3, 3e-3)})
     trace = poisson(12.0, 150)
     found = through(trace, replica(steps, "sglang"))
     before = through(trace, replica(table(), "sglang"))
@@ -143,6 +144,57 @@ def test_jumps_with_masks_are_what_single_steps_are(beside):
     # Kinks of times lie on the points of the table where masks pass beside.
     assert found.last == pytest.approx(np.array([item.last for item in items]), rel=1e-3 if beside else 1e-9)
     assert (found.last - found.arrival).mean() > 1.1 * (before.last - before.arrival).mean()
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(
+    ("rate", "pages", "requests", "pace"), [(2.0, 10**6, 64, 1.0), (12.0, 150, 64, 1.0), (40.0, 400, 16, 1.0), (12.0, 150, 64, 2.533)]
+)
+def test_jumps_of_steps_that_are_scheduled_ahead_are_what_single_steps_are(kind, rate, pages, requests, pace):
+    trace, steps = poisson(rate, 100), table()
+    limits = {"chunk": 512 if kind != "tensorrt-llm" else 2048, "requests": requests, "pages": pages, "page": 16, "pace": pace}
+    found = through(trace, replica(steps, kind, ahead=True, **limits))
+    items, single = naive_service.run(trace, naive_service.Naive(steps, kind, ahead=True, **limits))
+    assert found.first == pytest.approx([each.first for each in items], rel=1e-9)
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    assert found.evicted.tolist() == [each.evicted for each in items]
+    assert found.jumps[0].steps.sum() == single
+    if pages > 10**5:
+        assert len(found.jumps[0].steps) < 0.4 * single
+
+
+def test_a_request_that_comes_in_a_step_is_read_in_the_one_after_the_next():
+    """Steps of 10 ms: one that comes 1 ms after the third begins is read in the fifth, or in the fourth."""
+    steps = table(write=lambda n, c: 0.01 + 0.0 * n * c, read=lambda n, t, k: 0.0 * n * t * k)
+    trace = RequestTrace.of(np.array([0.0, 0.021]), np.array([100, 100]), np.array([50, 3]))
+    late, soon = (through(trace, replica(steps, ahead=ahead)) for ahead in (True, False))
+    assert (soon.first[1], late.first[1]) == (pytest.approx(0.04), pytest.approx(0.05))
+    assert late.last[0] == soon.last[0] == pytest.approx(0.5)
+
+
+def test_an_end_is_known_one_step_late():
+    """Of a place for one the next request begins when the step behind the last one is over, if another is there to run it."""
+    steps = table(write=lambda n, c: 0.01 * n + 0.0 * c, read=lambda n, t, k: 0.01 + 0.0 * n * t * k)
+    trace = RequestTrace.of(np.zeros(3), np.full(3, 10), np.array([3, 9, 2]))
+    late, soon = (through(trace, replica(steps, ahead=ahead, requests=2)) for ahead in (True, False))
+    assert soon.begun[2] == soon.last[0] == late.last[0]
+    assert late.begun[2] == pytest.approx(late.last[0] + 0.02)  # a step of two, one of them in vain
+    alone = through(trace.at(np.array([0, 2])), replica(steps, ahead=True, requests=1))
+    assert alone.begun[1] == alone.last[0]  # nothing is computed in vain alone
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_engines_that_schedule_ahead_lose_nothing_where_they_fail(kind):
+    trace, failures = poisson(20.0, 150), Failures(mean_time=1.0, repair=0.3, keeps_output=True, seed=2)
+    engines = [replica(table(), kind, pages=160, requests=16, ahead=True) for _ in range(2)]
+    found = replay(
+        trace, EnginePool(replicas=tuple(engines), route=router("round_robin", trace, [1.0] * 2, np.random.default_rng(0))), None, failures
+    )
+    assert found.moved.sum() > 3
+    assert np.isfinite(found.last[~found.dropped]).all()
+    for each in engines:
+        assert (each.pages, each.load, each.context, each.left, each.writers, sum(each.phases), each.queued) == (0,) * 7
 
 
 def test_one_priority_is_the_order_of_arrival():
@@ -512,10 +564,11 @@ def coupled(trace, engines, kind="vllm", of=Replica, steps=None, **limits):
 
 
 @pytest.mark.cases(1)
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("kind", POLICIES)
-def test_engines_in_lockstep_make_the_same_steps_one_at_a_time(kind):
-    trace = poisson(12.0, 400)
-    jumps, single = (coupled(trace, 3, kind, of, chunk=2048) for of in (Replica, Stepwise))
+def test_engines_in_lockstep_make_the_same_steps_one_at_a_time(kind, ahead):
+    trace = poisson(12.0, 400 if not ahead else 150)
+    jumps, single = (coupled(trace, 3, kind, of, chunk=2048, ahead=ahead) for of in (Replica, Stepwise))
     assert jumps.last == pytest.approx(single.last, rel=1e-9)
     assert jumps.evicted.tolist() == single.evicted.tolist()
     assert sum(len(one.steps) for one in jumps.jumps) < 0.7 * sum(len(one.steps) for one in single.jumps)

@@ -203,6 +203,7 @@ SETTINGS = [
     ({"enable-prefix-caching": False}, "prefixes", False),
     ({"max_num_seqs": 7}, "requests", 7),
     ({"block_size": 32}, "block", 32),
+    ({"async_scheduling": False}, "asynchronous", False),
 ]
 
 
@@ -210,6 +211,17 @@ SETTINGS = [
 def test_settings_of_an_engine_reach_the_scenario(given, field, value):
     settings = {**META, "engine_kwargs": {**META["engine_kwargs"], **given}}
     assert getattr(scenario_of(settings, "h100-sxm", crowd()).stack.engine, field) == value
+
+
+def test_older_engines_schedule_one_step_after_the_other():
+    for version, asked, found in (
+        ("0.12.0", {}, False),
+        ("0.12.0", {"async_scheduling": True}, True),
+        ("0.19.0", {}, True),
+        (None, {}, True),
+    ):
+        settings = {**META, "vllm_version": version, "engine_kwargs": {**META["engine_kwargs"], **asked}}
+        assert scenario_of(settings, "h100-sxm", crowd()).stack.engine.asynchronous is found
 
 
 def test_types_and_ranks_of_an_engine_reach_the_scenario():

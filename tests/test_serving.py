@@ -187,7 +187,10 @@ def test_what_cannot_be_served_is_refused(workload, sentence):
 
 
 def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
-    """Mean times to the first token and a token of a simulated engine: one prompt piece a request, first come first served."""
+    """Mean times to the first token and a token of a simulated engine: one prompt piece a request, first come first served.
+
+    Arrivals of a rate are read in the step after the next, which is scheduled when they come.
+    """
     plain, mixed, prompt, chunk, output = found
     draw, now, waiting, running, ended, arrivals = random.Random(seed), 0.0, [], [], [], []
     if flight:
@@ -198,8 +201,10 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
             at += draw.expovariate(rate)
             arrivals.append(at)
     heapq.heapify(arrivals)
+    begun = 0.0
     while len(ended) < requests:
-        while arrivals and arrivals[0] <= now:
+        known = begun if rate and (running or waiting) else now
+        while arrivals and arrivals[0] <= known:
             waiting.append([heapq.heappop(arrivals), prompt])
         if not waiting and not running:
             now = arrivals[0]
@@ -211,6 +216,7 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
             budget, took = budget - piece, took + piece
             if waiting[0][1] == 0:
                 firsts.append(waiting.pop(0)[0])
+        begun = now
         now += mixed(len(running), took) if took else plain(len(running))
         for one in running:
             one[2] += 1
@@ -391,12 +397,13 @@ def test_acceptance_by_position_is_that_of_all_where_they_are_equal():
 def test_a_draft_model_takes_its_own_steps_and_room():
     """A step is that of the model and as many of the draft model as it guesses tokens, by the price of each as a decode step alone."""
     lengths = {"prompt": 64, "output": 1000}  # so that few steps read
-    plain, drafted = figures(**lengths, **guesses()), figures(**lengths, **guesses(draft={"model": "mpt-1b"}))
+    ahead = {"software": {"like": "vllm", "engine": {"synchronous_with": []}}}  # vLLM prepares such steps one after the other
+    plain, drafted = figures(**lengths, **guesses()), figures(**lengths, **ahead, **guesses(draft={"model": "mpt-1b"}))
     small = evaluate(scenario(task="decode", model="mpt-1b", **lengths)).step_time[0]
     assert drafted["tpot_s"] > plain["tpot_s"]
     assert (drafted["tpot_s"] - plain["tpot_s"]) * guessed([0.8] * 3) == pytest.approx(3 * small, rel=0.05)
     one, both = (evaluate(scenario(**guesses(**more))) for more in ({}, {"draft": {"model": "mpt-1b"}}))
-    halved = figures(**lengths, **guesses(draft={"model": "mpt-1b", "tp": 1}))
+    halved = figures(**lengths, **ahead, **guesses(draft={"model": "mpt-1b", "tp": 1}))
     assert halved["tpot_s"] > drafted["tpot_s"]  # the other device waits
     weights = evaluate(scenario(task="decode", model="mpt-1b")).memory["weights"][0]
     assert both.memory["weights"][0] - one.memory["weights"][0] == pytest.approx(weights, rel=1e-6)
@@ -415,6 +422,39 @@ def test_a_draft_model_takes_its_own_steps_and_room():
 def test_a_draft_model_that_cannot_guess_is_refused(draft, strategy, message):
     with pytest.raises(CrossflowError, match=message):
         evaluate(scenario(*([] if strategy is None else [strategy]), **guesses(draft=draft)))
+
+
+def hosts(asynchronous=True, falls_back=(), strategy="tp2", **more):
+    """Figures of a service of 8 requests whose host takes 5 ms for a step and 1 ms for each request of it."""
+    engine = {"asynchronous": asynchronous, "synchronous_with": list(falls_back)}
+    stack = {"like": "vllm", "host": {"schedule": "5 ms", "request": "1 ms"}, "engine": engine}
+    return figures(strategy, 2, stack, prompt=64, output=1000, global_batch=8, **more)
+
+
+def test_a_step_takes_the_longer_of_device_and_host_or_both():
+    """By hand, of some eight requests that write: 13 ms beside the kernels or before them."""
+    free = {"like": "vllm", "host": {"schedule": "0 s", "request": "0 s"}}
+    plain = figures("tp2", 2, free, prompt=64, output=1000, global_batch=8)["tpot_s"]
+    beside, before = hosts(), hosts(asynchronous=False)
+    assert before["tpot_s"] - plain == pytest.approx(5e-3 + 1e-3 * before["requests_decoding"], rel=0.01)
+    assert beside["tpot_s"] == pytest.approx(max(plain, 5e-3 + 1e-3 * beside["requests_decoding"]), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("what", "strategy", "more"),
+    [
+        ("stages", "tp1-pp2", {}),
+        ("guided", "tp2", {"serving": {"guided": {"token": "1 us"}}}),
+        ("speculation", "tp2", guesses()),
+        ("draft", "tp2", guesses(draft={"model": "mpt-125m"})),
+    ],
+)
+def test_an_engine_prepares_steps_one_after_the_other_with_what_its_stack_says(what, strategy, more):
+    others = [each for each in ("stages", "guided", "draft") if each != what]
+    one, other = (hosts(asynchronous, strategy=strategy, **more)["tpot_s"] for asynchronous in (True, False))
+    assert one < 0.9 * other
+    assert hosts(falls_back=[what], strategy=strategy, **more)["tpot_s"] == other
+    assert hosts(falls_back=others, strategy=strategy, **more)["tpot_s"] == one
 
 
 def test_masks_of_guided_requests_take_the_host_one_after_the_other():

@@ -1041,9 +1041,9 @@ def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, do
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
     problems += _interrupted(top, workload, system, document)
     problems += _of_job(top, workload, system, document)
-    if top.requests is not None and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
-        what = "a replay knows engines that hold all of a model; leave it out, or leave out requests for a steady state"
-        problems.append(document.problem(("workload", "serving", FEEDING), what))
+    if isinstance(workload, TransformerSpec) and workload.serving.experts is not None and workload.serving.pools:
+        what = "engines of a pool hold all of a model, and those of the strategy attend alone; leave it out, or leave out the experts"
+        problems.append(document.problem(("workload", "serving", "pools"), what))
     if problems:
         raise SpecError(problems)
 

@@ -54,7 +54,7 @@ def pool_exchange(job: Job, attending: PoolEnd, feeding: PoolEnd) -> PoolExchang
     """Exchange of every unit of a job of which the experts' devices have their side."""
     n, stack, model = len(attending.layout), attending.machine.stack, job.sides[1].model
     parts, size, most = [part for _, part in units(model)], np.zeros((2, len(units(model)), n)), np.ones((len(units(model)), n))
-    rows = attending.layout.micro_batch * attending.layout.dp * job.written
+    rows = (attending.layout.micro_batch * job.written + job.read_beside) * attending.layout.dp
     for unit, (name, part) in enumerate(units(model)):
         if feeds(part):
             widths = _widths(part, feeding.layout)
@@ -117,7 +117,7 @@ def _gathering(job: Job, attending: PoolEnd, feeding: PoolEnd, parts: Sequence[P
             kind: Type = "mlp" if part.routing is None else "experts"
             group, ranks = its.sharing(kind), its.tensor_of(kind)
             rows = np.where(its.sequence_parallel | (ranks == 1), 0.0, size[0, unit] * most[unit] * ranks / feeding.devices)
-            tokens = mine.micro_batch * job.written * part.width * job.element
+            tokens = (mine.micro_batch * job.written + job.read_beside) * part.width * job.element
             found[0, unit] = feeding.machine.wires.time("all_gather", rows, group)
             found[1, unit] = attending.machine.wires.time("all_gather", np.where(mine.sequence_parallel, 0.0, tokens), mine.tensor)
     return found

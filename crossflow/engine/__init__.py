@@ -23,7 +23,7 @@ DOORS = {
     "lasting.spec": ("CheckpointSpec", "MaintenanceSpec", "Reliability", "ReliabilitySpec", "RestartSpec", "common",
         "load_named", "load_reliability", "rates"),
     "loops": ("COPIES",),
-    "runs.apart": ("ExpertPool",),
+    "runs.apart": ("ExpertPool", "PooledStep"),
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program"),
     "runs.dlrm_sharded": ("chosen", "joined_parts", "rank_rows", "sharded_outcome"),

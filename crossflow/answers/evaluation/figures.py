@@ -54,7 +54,7 @@ TARGETED = ("attained", "goodput_per_s")  # of these, those that take targets
 # Figures of a steady state that a replay does not have, and what the names of further ones begin with.
 UNREPLAYED = (
     "requests_decoding", "prompt_time_s", "prefill_share", "mfu", "hfu", "flops", "memory_traffic_bytes", "intensity_flop_per_byte",
-    "serialized_s", "hidden_communication_s", "exposed_share",
+    "serialized_s", "hidden_communication_s", "exposed_share", *POOLED,
 )  # fmt: skip
 PARTS_OF_STEPS = ("breakdown_s", "communication_s", "exposed_communication_s", "by_layer_s", "bound_share")
 

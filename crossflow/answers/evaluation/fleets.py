@@ -20,9 +20,9 @@ from crossflow.workload.spec import TransformerSpec
 ONE_BY_ONE = "replicas that share out experts make every step together, and none fails or starts by itself"
 
 
-def coupled(plan: AnyStrategy) -> bool:
-    """Whether replicas share out experts, and so make every step together."""
-    return isinstance(plan, Plan) and plan.dp > 1 and plan.ep > 1
+def coupled(plan: AnyStrategy, *, pooled: bool = False) -> bool:
+    """Whether replicas share out experts, or share devices of their own for these (`pooled`), and so make every step together."""
+    return isinstance(plan, Plan) and plan.dp > 1 and (plan.ep > 1 or pooled)
 
 
 def capacity(table: StepTable, limits: Limits, trace: RequestTrace) -> float:
@@ -63,9 +63,10 @@ def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, st
     assert isinstance(scenario.workload, TransformerSpec)
     assert isinstance(scenario.strategy, Plan)
     serving, plan = scenario.workload.serving, scenario.strategy
-    if coupled(plan):
+    if coupled(plan, pooled=serving.experts is not None):
         found = (key for key in ("failures", "autoscale") if getattr(serving, key))
-        yield from ((key, f"{ONE_BY_ONE}; leave it out, or ep out of the strategy") for key in found)
+        other = "ep out of the strategy" if serving.experts is None else "serving.experts"
+        yield from ((key, f"{ONE_BY_ONE}; leave it out, or {other}") for key in found)
     if (scaled := serving.autoscale) is not None:
         if scaled.least > plan.dp:
             yield "autoscale.least", f"{scaled.least} replicas always run, but {plan} has {plan.dp}; lower it, or raise dp"

@@ -106,10 +106,15 @@ def expert_pool(batch: PointBatch, workloads: Sequence[TransformerSpec], which: 
         return None
     pool = batch.pools.get(FEEDING)
     lies_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
+    return pool_of_experts(workloads, which, lies_on, pool or Fleet(system=batch.system, device=batch.device))
+
+
+def pool_of_experts(workloads: Sequence[TransformerSpec], which: Index, lies_on: Machine, fleet: Fleet) -> tuple[ExpertPool, Fleet]:
+    """Experts of every point, `which` of the workloads it has, on devices of a fleet; all of these workloads have such a pool."""
+    plans = [plan for plan in map(experts_plan, workloads) if plan is not None]
     mine = [plans[i] for i in which]
     cut = np.array([float(one.serving.experts.micro_batches) for one in workloads if one.serving.experts is not None])[which]
     layout = Layout.of(mine, np.array([float(plan.dp) for plan in mine]), lies_on.node)
-    fleet = pool or Fleet(system=batch.system, device=batch.device)
     return ExpertPool(machine=lies_on, layout=layout, micro_batches=cut), replace(fleet, devices=layout.devices)
 
 

@@ -209,7 +209,8 @@ class ReplayFigures:
     def rent(self) -> float | None:
         """Rent of all devices that run, in the mean; None where the system has no price (``system.operation.price``). [USD/s]"""
         paid = iter(self.found.paid_shares.tolist())
-        fleets = [replace(kind.fleet, devices=sum(next(paid) for _ in range(kind.count)) * kind.fleet.devices) for kind in self.run.kinds]
+        often = [sum(next(paid) for _ in range(kind.count)) for kind in self.run.kinds]
+        fleets = [replace(one, devices=n * one.devices) for n, kind in zip(often, self.run.kinds, strict=True) for one in kind.fleets]
         rate = float(rents(fleets, self.scenario.workload.dtype, 1)[0][0])
         return None if np.isnan(rate) else rate
 

@@ -13,13 +13,14 @@ import numpy as np
 
 from crossflow.answers.evaluation.common import NO_BANDWIDTH, Fleet, drawn_energy
 from crossflow.answers.evaluation.fleets import capacity, check_fleet, coupled, failures_of, scaling_of
-from crossflow.answers.evaluation.layered import machine, pool_machine
+from crossflow.answers.evaluation.layered import machine, pool_machine, pool_of_experts
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.evaluation.serving import service_of
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.apart import ExpertPool, PooledStep
 from crossflow.engine.runs.memory import CACHE, WEIGHTS, memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room, sending_over
@@ -35,7 +36,7 @@ from crossflow.engine.service.standing import Failures, Scaling
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.tally import KindTally
 from crossflow.engine.service.ticket import Limits
-from crossflow.hardware.architecture.template import READING
+from crossflow.hardware.architecture.template import FEEDING, READING
 from crossflow.parallel.batches import overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
@@ -63,11 +64,17 @@ class Engines:
     load: float = 0.0  # time in which an adapter comes from the host. [s]
     rate: float = 1.0  # mean requests that one answers in a second with as many as it has room for. [1/s]
     received: float = 0.0  # time that keys and values of a token take over its links. [s]
+    feeding: Fleet | None = None  # its share of the devices of the experts, where these are others
 
     @property
     def resting(self) -> float:
         """Power of one engine between its jumps. [W]"""
-        return float(drawn_energy(self.fleet, np.ones(1))[0])
+        return sum(float(drawn_energy(one, np.ones(1))[0]) for one in self.fleets)
+
+    @property
+    def fleets(self) -> tuple[Fleet, ...]:
+        """Devices of one engine."""
+        return (self.fleet,) if self.feeding is None else (self.fleet, self.feeding)
 
     def energy(self, writers: Array, context: Array, tokens: Array, keys: Array, times: Array) -> Array:
         """Energy of steps that take so much time, at rest included; while stages wait for one of them they rest. [J]"""
@@ -135,6 +142,7 @@ class ServiceEngines:
     writing: tuple[Engines, ...]
     readers: Engines | None = None
     sent: tuple[float, float] = (0.0, 0.0)
+    full: str = ""  # why the experts do not fit in devices of their own; nothing where they do
 
     @property
     def writers(self) -> Engines:
@@ -144,7 +152,7 @@ class ServiceEngines:
     @property
     def problem(self) -> str:
         """Why no request can be answered, whatever it asks for; empty where some can be."""
-        if why := _unbuilt(self):
+        if why := _unbuilt(self) or self.full:
             return why
         if not all(one.limits.pages for one in self.writing):
             return NO_ROOM
@@ -262,7 +270,7 @@ def _ready(scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, see
 def _unbuilt(made: ServiceEngines) -> str:
     """Why the devices of engines cannot be built, as scores say it; nothing where they can."""
     engines = (*made.writing[:1], *(() if made.readers is None else (made.readers,)), *made.writing[1:])
-    kinds = [(one.fleet, mask, sentence) for one in engines for mask, sentence in one.fleet.device.problems]
+    kinds = [(fleet, mask, sentence) for one in engines for fleet in one.fleets for mask, sentence in fleet.device.problems]
     return next((f"{fleet.prefix(': ')}cannot be built: {sentence}" for fleet, mask, sentence in kinds if np.any(mask)), "")
 
 
@@ -283,7 +291,7 @@ def _pool(
     return EnginePool(
         replicas=tuple(_engine(scenario, trace, kind, adapters) for kind in each),
         route=router(serving.router, trace, [kind.rate for kind in each], rng, owners if kinds[0].limits.writes else None),
-        coupled=kinds[0].count if kinds[0].limits.writes and coupled(scenario.strategy) else 0,
+        coupled=kinds[0].count if kinds[0].limits.writes and coupled(scenario.strategy, pooled=kinds[0].feeding is not None) else 0,
         received=tuple(kind.received for kind in each), scaling=scaling,
     )  # fmt: skip
 
@@ -316,12 +324,13 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     assert isinstance(plan, Plan)
     own = machine(scenario, scenario.architecture)
     reads_on, beside = _place(scenario, READING, own)
-    grounds = [_ground(job, plan, plan.dp, own, Fleet(system=scenario.system, device=scenario.architecture)), *_further(scenario, own, job)]
     one = np.zeros(1, dtype=np.intp)
+    experts = pool_of_experts((workload,), one, *_place(scenario, FEEDING, own)) if job.pooled else None
+    grounds = [_ground(job, plan, plan.dp, own, Fleet(system=scenario.system, device=scenario.architecture)), *_further(scenario, own, job)]
     sites = [
         (ground, _Site(
             scenario=scenario, trace=trace, job=job, service=service_of(job, (workload,), one, ground.machine, reads_on),
-            given=workload.serving.cache_tokens if not ground.pool else None, tiers=workload.serving.tiers,
+            given=workload.serving.cache_tokens if not ground.pool else None, tiers=workload.serving.tiers, experts=experts,
         ))
         for ground in grounds
     ]  # fmt: skip
@@ -333,7 +342,15 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     ends = (reads_on, *(ground.machine for ground in grounds))
     fixed, each = zip(*(_sent(job, end, prefill, workload.tokens) for end in ends), strict=True)
     received = (replace(kind, received=time) for kind, time in zip(writing, each[1:], strict=True))
-    return ServiceEngines(writing=tuple(received), readers=readers, sent=(max(fixed), each[0]))
+    full = "" if experts is None else _unheld(job, grounds[0], experts[0])
+    return ServiceEngines(writing=tuple(received), readers=readers, sent=(max(fixed), each[0]), full=full)
+
+
+def _unheld(job: Job, ground: _Ground, pool: ExpertPool) -> str:
+    """Why the experts do not fit in their devices, of one request in each engine; nothing where they do."""
+    layout = replace(ground.layout, micro_batch=np.ones(1), microbatches=np.ones(1))
+    (full, why), *_ = pool.step(job, layout, ground.machine).outcome.problems
+    return why if np.any(full) else ""
 
 
 def _place(scenario: Scenario, name: str, own: Machine) -> tuple[Machine, Fleet]:
@@ -356,7 +373,7 @@ def _further(scenario: Scenario, own: Machine, job: Job) -> Iterator[_Ground]:
 def _ground(job: Job, plan: Plan, count: int, runs_on: Machine, fleet: Fleet) -> _Ground:
     """So many engines with a plan on devices."""
     layout = Layout.of([plan], np.ones(1), runs_on.node)
-    if not coupled(plan):  # whose replicas have nothing to do with each other
+    if not coupled(plan, pooled=job.pooled):  # whose replicas have nothing to do with each other
         layout = replace(layout, dp=np.ones(1))
     parts = np.where(overlaps(job, replace(layout, micro_batch=np.full(1, 2.0)), runs_on.stack), 2.0, 1.0)
     return _Ground(runs_on, fleet, replace(layout, microbatches=layout.pp * parts), count)
@@ -385,18 +402,26 @@ class _Stepped:
     graphs: tuple[int, ...]  # sizes of batches that were captured
     replicas: Replicas = field(compare=False)
     whole: Fleet = field(compare=False)  # devices of a step, which several replicas may share
+    feeding: Fleet | None = field(compare=False)  # those of the experts, where these are others
 
     @classmethod
-    def of(cls, replicas: Replicas, reach: Reach, whole: Fleet, graphs: tuple[int, ...]) -> Self:
+    def of(cls, replicas: Replicas, reach: Reach, whole: Fleet, graphs: tuple[int, ...], feeding: Fleet | None = None) -> Self:
         """Steps of replicas on devices."""
         job, runs_on = replicas.job, replicas.machine
         asked = *(getattr(job, one.name) for one in fields(job) if one.name != "model"), astuple(job.model)
         # Each by itself: which of them share an object is no difference. What was worked out of them by now is none either.
-        parts = (
+        parts: tuple[Any, ...] = (
             replace(runs_on.architecture), runs_on.network, runs_on.node, runs_on.stack, runs_on.host, runs_on.profile, whole.system,
             replace(replicas.layout), replicas.microbatches, replicas.drafts,
         )  # fmt: skip
-        return cls(job=asked, data=tuple(map(pickle.dumps, parts)), reach=reach, graphs=graphs, replicas=replicas, whole=whole)
+        if (pool := replicas.experts) is not None and feeding is not None:
+            its = pool.machine
+            parts = (
+                *parts, replace(its.architecture), its.network, its.node, its.stack, its.profile, feeding.system, replace(pool.layout),
+                pool.micro_batches, its is runs_on,
+            )  # fmt: skip
+        data = tuple(map(pickle.dumps, parts))
+        return cls(job=asked, data=data, reach=reach, graphs=graphs, replicas=replicas, whole=whole, feeding=feeding)
 
 
 @functools.lru_cache(maxsize=64)  # requests and routers vary, and steps do not
@@ -404,9 +429,11 @@ def _table(stepped: _Stepped) -> StepTable:
     """Times and energies of steps."""
     replicas, whole = stepped.replicas, stepped.whole
 
-    def energy(outcome: Outcome) -> Array:
+    def energy(outcome: Outcome, step: PooledStep | None) -> Array:
         with np.errstate(invalid="ignore"):  # of steps that never end
             drawn = drawn_energy(replace(whole, energy=outcome.energy, sent=outcome.sent), outcome.total)
+            if step is not None and stepped.feeding is not None:
+                drawn = drawn + drawn_energy(replace(stepped.feeding, energy=step.energy, sent=step.sent), outcome.total)
         return drawn / replicas.layout.dp
 
     return replace(step_table(replicas, stepped.reach, energy), graphs=stepped.graphs, stages=stepped.reach.parts)
@@ -422,6 +449,7 @@ class _Site:
     service: Service
     given: int | None  # tokens of the cache of an engine that writes, where the scenario says them. [1]
     tiers: tuple[HostCacheSpec, ...]  # further ones of the cache of an engine that reads
+    experts: tuple[ExpertPool, Fleet] | None  # devices of their own, which engines that write share
 
     def engines(self, ground: _Ground, *, reads: bool, writes: bool) -> Engines:
         """The engines that run on some ground."""
@@ -432,8 +460,10 @@ class _Site:
         serving = self.scenario.workload.serving
         chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
+        pool, feeding = self.experts if self.experts is not None and writes else (None, None)
         replicas = Replicas(
-            job=self.job, layout=layout, machine=runs_on, microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]),
+            job=self.job if writes else replace(self.job, pooled=False), layout=layout, machine=runs_on,
+            microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]), experts=pool,
         )  # fmt: skip
         reach = Reach(
             requests=most if writes else 1,
@@ -443,9 +473,9 @@ class _Site:
             parts=stages,
         )
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
-        table = _table(_Stepped.of(replicas, reach, replace(fleet, devices=layout.devices), graphs))
+        table = _table(_Stepped.of(replicas, reach, replace(fleet, devices=layout.devices), graphs, feeding))
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
-        room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]))
+        room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]), writes=writes)
         pages = (self.given if writes and self.given is not None else room) // page
         tiers = self.tiers if reads and size else ()
         swaps, space = writes and held > 0 and serving.preemption_mode == "swap", serving.swap_space
@@ -453,12 +483,13 @@ class _Site:
             chunk=chunk, requests=most, pages=pages, page=page, written=self.job.written, reads=reads, writes=writes, microbatches=stages,
             swap=held / float(runs_on.host_rate(layout.devices)[0]) if swaps else None,
             swap_tokens=math.inf if space is None or not swaps else int(space / held),
-            pace=float(service.gained[0]) if writes else 1.0, fetch=tuple(page * size / tier.bandwidth for tier in tiers),
+            pace=float(service.gained[0]) if writes else 1.0, ahead=replicas.ahead,
+            fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         return Engines(
             count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
             beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, load=self._load(layout, runs_on),
-            rate=capacity(table, limits, trace),
+            rate=capacity(table, limits, trace), feeding=feeding and replace(feeding, devices=feeding.devices / layout.dp),
         )  # fmt: skip
 
     def _load(self, layout: Layout, runs_on: Machine) -> float:
@@ -469,14 +500,14 @@ class _Site:
         sizes = [memory(replace(self.job, adapters=replace(mix, slots=slots)), layout, runs_on).stages[WEIGHTS] for slots in (1, 2)]
         return float(((sizes[1] - sizes[0]).max(axis=0) / runs_on.host_rate(layout.devices))[0])
 
-    def _tokens(self, layout: Layout, runs_on: Machine, chunk: float) -> tuple[int, float, float]:
+    def _tokens(self, layout: Layout, runs_on: Machine, chunk: float, *, writes: bool) -> tuple[int, float, float]:
         """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices and on the fullest. [1], [B], [B]
 
         By a mean request.
         """
         trace = self.trace
         mean = max(int(np.mean(trace.prompt + 0.5 * trace.output)), 1)
-        job = self.job.at(context=mean, cached=mean, staggered=False)
+        job = (self.job.own if writes else self.job).at(context=mean, cached=mean, staggered=False)
         service = replace(
             self.service, prefill=None, prompt=np.full(1, float(mean)), hits=np.zeros(1),
             chunk=np.full(1, float(chunk)), whole=False,

@@ -113,7 +113,7 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
     if not counts:
         raise CrossflowError(f"{kind.strategy}: an engine has {plan.devices} devices, and there are {most:,}")
     assert isinstance(moved.workload, TransformerSpec)
-    for key in ("pools", "autoscale"):
+    for key in ("pools", "autoscale", "experts"):
         if getattr(moved.workload.serving, key):
             raise CrossflowError(f"workload.serving.{key}: plan counts engines of one kind; leave it out, or compare files with `serve`")
     if (apart := moved.workload.serving.prefill) is not None:

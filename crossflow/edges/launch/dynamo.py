@@ -86,8 +86,7 @@ class MeantWorker:
     @property
     def reads(self) -> bool:
         """Whether it reads prompts alone."""
-        mode = self.found.values.get("disaggregation-mode")
-        return mode == "prefill" or (mode is None and (self.given.line.reads or "is-prefill-worker" in self.found.values))
+        return _reads(self.given, self.found)
 
 
 def meaning(workers: Sequence[GivenWorker], file: str, told: str | None = None) -> tuple[Found, Meaning]:
@@ -126,21 +125,27 @@ def _once(lists: Iterable[tuple[Remark, ...]]) -> tuple[Remark, ...]:
     return tuple(dict.fromkeys(remark for some in lists for remark in some))
 
 
+def _reads(worker: GivenWorker, found: Found) -> bool:
+    """Whether a worker with these flags reads prompts alone."""
+    mode = found.values.get("disaggregation-mode")
+    return mode == "prefill" or (mode is None and (worker.line.reads or "is-prefill-worker" in found.values))
+
+
 def _meant(worker: GivenWorker, file: str, told: str | None) -> MeantWorker:
     """What a worker's flags mean by the table and the rules of its engine, to which its part in the service means nothing."""
     backend = worker.line.backend
     known = table_of(backend)
-    found = read_flags(known, worker.given, file, prefix="" if backend == "tensorrt-llm" else "--")
+    prefix = "" if backend == "tensorrt-llm" else "--"
+    found = read_flags(known, worker.given, file, prefix=prefix)
+    if _reads(worker, found):
+        found = read_flags(known, [one for one in worker.given if one.flag not in NEEDED], file, prefix=prefix)
     plain = replace(found, values={flag: value for flag, value in found.values.items() if flag != "disaggregation-mode"})
     engine = load_stack(known.software)[0].engine
     if backend == "vllm":
         own = vllm.meaning(plain, worker.line.devices, engine.requests, told)
     else:
         own = (sglang if backend == "sglang" else tensorrt_llm).meaning(plain, worker.line.devices, engine, told)
-    meant = MeantWorker(given=worker, found=found, meaning=own)
-    if not meant.reads:
-        return meant
-    return replace(meant, found=replace(found, unmodelled=tuple(one for one in found.unmodelled if one.flag not in NEEDED)))
+    return MeantWorker(given=worker, found=found, meaning=own)
 
 
 def _same(workers: list[MeantWorker], notes: list[Remark]) -> list[MeantWorker]:

@@ -118,9 +118,10 @@ def pooled_step(job: Job, layout: Layout, machine: Machine, pool: ExpertPool, he
     requests = layout.micro_batch * layout.microbatches
     many = np.maximum(np.minimum(np.floor(requests), pool.micro_batches), 1.0)
     mine = replace(layout, micro_batch=requests / many, microbatches=many)
+    job = _cut(job, layout.microbatches / many)
     its = replace(pool.layout, micro_batch=requests * layout.dp / (pool.layout.dp * many), microbatches=many)
     ends = PoolEnd(machine=machine, layout=mine), PoolEnd(machine=pool.machine, layout=its)
-    attends, feeding = job.sides
+    attends, feeding = job.sides[0], _cut(job.sides[1], layout.dp / pool.layout.dp)
     theirs = memory(feeding, its, pool.machine)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         sides = (
@@ -136,6 +137,11 @@ def pooled_step(job: Job, layout: Layout, machine: Machine, pool: ExpertPool, he
     return PooledStep(
         outcome=outcome, energy=sides[1].outcome.energy, sent=sent, figures=_figures(sides, outcome.total, ways, many, theirs)
     )
+
+
+def _cut(job: Job, share: Array) -> Job:
+    """A job whose microbatches read so many times the pieces of prompts beside what they write."""
+    return job if job.chunk is None else replace(job, chunk=replace(job.chunk, pieces=job.chunk.pieces * share))
 
 
 def _side(job: Job, layout: Layout, machine: Machine, held: Memory) -> _PoolSide:

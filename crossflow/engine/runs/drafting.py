@@ -5,25 +5,28 @@ that the large model reads beside are read in the first of its steps too [1]_. I
 Where it runs on fewer devices than the large model, the others wait, and the fullest device holds both.
 
 Requests that are guided (by a grammar, or a schema) need a mask of the tokens that may come next, which the host fills for one request
-after the other, beside the kernels of the step or before them [2]_.
+after the other, beside the kernels of the step or before them [2]_. The same host prepares steps: while the one before runs, where the
+engine schedules asynchronously, so that a step takes the longer of device and host [3]_; else between two steps.
 
 References
 ----------
 .. [1] Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, Algorithm 1.
 .. [2] Dong et al., "XGrammar: Flexible and Efficient Structured Generation Engine for Large Language Models", 2024, Sec. 3.5.
+.. [3] Zhu et al., "NanoFlow: Towards Optimal Large Language Model Serving Throughput", OSDI 2025, on asynchronous scheduling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, Mask
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import CACHE, WEIGHTS, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
+from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Draft, Job
@@ -37,27 +40,64 @@ KEPT = (
 
 
 def service_step(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: Memory) -> Outcome:
-    """A step of a service, with those of its draft model and with masks of its host; `step_of` prices a step of one model."""
-    step = step_of(job, layout, machine, held)
-    if job.draft is not None:
-        step = _drafted(step_of, step, job, job.draft, layout, machine)
-    return guided(step, job, layout.micro_batch * layout.microbatches)
+    """A step of a service, with those of its draft model and with the work of its host; `step_of` prices a step of one model."""
+    step = drafted(step_of, job, layout, machine, held)
+    return hosted(step, HostWork.of(job, layout, machine.stack), layout.micro_batch * layout.microbatches)
 
 
-def guided(step: Outcome, job: Job, requests: Array) -> Outcome:
-    """A step that does not sample before its host has the masks of all requests that write, one after the other, for all their tokens."""
-    if np.all(job.mask == 0.0):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostWork:
+    """What the host does before the kernels of a step, and beside them: of the step, and of each request that it writes for, shape (n,)."""
+
+    before: tuple[Array, Array]  # [s]
+    beside: tuple[Array, Array]  # [s]
+
+    @classmethod
+    def of(cls, job: Job, layout: Layout, stack: SoftwareStack) -> HostWork:
+        """Of steps with plans, of which every stage has a microbatch that is prepared; masks are for all tokens of a request."""
+        beside, batches = asynchronous(job, layout, stack), np.minimum(layout.microbatches, layout.pp)
+        own = stack.host.schedule * batches, stack.host.request
+        masks = job.mask * job.written
+        return cls(
+            before=(np.where(beside, 0.0, own[0]), np.where(beside, 0.0, own[1]) + masks * (not job.masks_beside)),
+            beside=(np.where(beside, own[0], 0.0), np.where(beside, own[1], 0.0) + masks * job.masks_beside),
+        )
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it takes no time."""
+        return not any(np.any(time) for time in (*self.before, *self.beside))
+
+
+def asynchronous(job: Job, layout: Layout, stack: SoftwareStack) -> Mask:
+    """Whether the engine prepares steps while those before run, shape (n,)."""
+    engine = stack.engine
+    found: dict[str, Mask | bool] = {
+        "stages": layout.pp > 1.0, "speculation": job.written > 1, "draft": job.draft is not None, "guided": bool(np.any(job.mask > 0.0)),
+    }  # fmt: skip
+    one_by_one = np.any([np.broadcast_to(found[what], len(layout)) for what in engine.synchronous_with], axis=0)
+    return np.asarray(engine.asynchronous & ~np.broadcast_to(one_by_one, len(layout)))
+
+
+def hosted(step: Outcome, work: HostWork, requests: Array) -> Outcome:
+    """A step with what its host does: it does not sample before the masks of all requests that write are there, one after the other, and
+    the next one does not begin before it is prepared.
+    """
+    if work.nothing:
         return step
-    host = job.mask * job.written * requests
-    more = np.maximum(host - step.total, 0.0) if job.masks_beside else host
+    beside, before = (fixed + each * requests for fixed, each in (work.beside, work.before))
+    more = np.maximum(beside - step.total, 0.0) + before
     return replace(
         step, total=step.total + more, breakdown={**step.breakdown, "other": step.breakdown["other"] + more},
         bound={**step.bound, "host": step.bound.get("host", np.zeros(1)) + more},
     )  # fmt: skip
 
 
-def _drafted(step_of: StepOf, step: Outcome, job: Job, draft: Draft, layout: Layout, machine: Machine) -> Outcome:
-    """A step with those of the draft model before it."""
+def drafted(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: Memory) -> Outcome:
+    """A step with those of the draft model before it, without the work of the host."""
+    step, draft = step_of(job, layout, machine, held), job.draft
+    if draft is None:
+        return step
     beside, small = _beside(draft, layout), draft.job
     chunk = None if job.chunk is None else replace(job.chunk, pieces=job.chunk.pieces * layout.microbatches)
     plain = step_of(replace(small, chunk=None), beside, machine, None)

@@ -42,7 +42,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import service_step, with_draft
+from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, none_comes, rounds_behind, share_read
@@ -198,6 +198,7 @@ class _Flow:
     outside: Array  # time for which requests wait until cache or chunk have room for them; infinite where they come too fast. [s]
     found: Array  # share of requests that find others in their replica, and so a step that runs. [1]
     longer: Array  # time in which a request is written, over that of as many mean steps. [1]
+    ahead: Array  # time of the step that is scheduled already behind that one. [s]
 
     @property
     def rounds(self) -> Array:
@@ -493,9 +494,12 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     writing = rounds * steps.mean * at.longer
     rate = np.where(service.rate > 0, np.minimum(service.rate / layout.dp, divide(at.limit, writing)), divide(at.decoding, writing))
     found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
+    late = asynchronous(job, layout, machine.stack) & (layout.pp == 1.0) & (service.rate > 0)
+    ahead = np.where(late, steps.mean, 0.0)
     if service.prefill is None or read is None:
-        rest = found * _rest(service, layout, steps, rate)
-        less, beside, crowded = _beside(service, layout, steps, rate * rest)
+        now = found * _rest(service, layout, steps, rate)
+        less, beside, crowded = _beside(service, layout, steps, rate * now)
+        rest = now + found * ahead
         reading, server = rest + steps.pieces * steps.reading - less, steps.each
         of_all, peers, readers, together = rate, divide(service.requests, layout.dp), np.ones(1), steps.together
     else:
@@ -518,7 +522,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     flow = _Flow(
         steps=steps, rate=rate, writing=rounds * steps.mean + behind, reading=reading, queue=queue, longest=longest, each=server, busy=busy,
         waits=np.where(queues > 1.0, np.maximum(waits, crowded), busy), rest=rest, outside=np.zeros(len(layout)), found=found,
-        longer=1.0 + divide(behind, rounds * steps.mean),
+        longer=1.0 + divide(behind, rounds * steps.mean), ahead=ahead,
     )  # fmt: skip
     return _together(service, flow) if np.any(service.together) else flow
 
@@ -608,7 +612,8 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
 
     Keys and values leave by the network of the worker and arrive by that of the replica: the slower of both decides.
     """
-    step = transformer_step(job.reading, prefill.layout, prefill.machine)
+    work = HostWork.of(job, prefill.layout, prefill.machine.stack)
+    step = hosted(transformer_step(job.reading, prefill.layout, prefill.machine), work, np.zeros(1))
     return _PromptsRead(step=step, time=step.total * service.left, sent=sending(job, machine, prefill, service.left))
 
 
@@ -679,8 +684,9 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     often = np.array([1.0 - steps.reads, steps.reads])
     found = np.ones(1) if apart else flow.found  # others wait for nothing
     busy = np.minimum(divide(flow.waits, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
-    rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None]
-    least, most = np.zeros(1), lengths.max(axis=0) + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
+    ahead = 0.0 if apart else flow.ahead
+    rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None] + ahead
+    least, most = np.zeros(1), lengths.max(axis=0) + ahead + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
     for _ in range(HALVED):
         middle = 0.5 * (least + most)
         after = middle - rests
@@ -713,8 +719,8 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     requests = flow.rate * replicas
     rest = flow.rest
     # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
-    # for the end of a step than a whole one.
-    most = np.maximum(first, flow.reading + flow.longest) + (steps.reading if service.prefill is None else 0.0) - rest
+    # for the end of a step than a whole one, and for the one behind it.
+    most = np.maximum(first, flow.reading + flow.longest) + (steps.reading + flow.ahead if service.prefill is None else 0.0) - rest
     tails = {
         f"ttft_{name}_s": np.minimum(first - flow.queue - rest + _longest_wait(flow, share, apart=service.prefill is not None), most)
         for name, share in TAILS.items()

@@ -9,7 +9,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import guided, service_step
+from crossflow.engine.runs.apart import ExpertPool, PooledStep
+from crossflow.engine.runs.drafting import HostWork, asynchronous, drafted, hosted
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.transformer import transformer_step
@@ -45,6 +46,17 @@ class Replicas:
     machine: Machine
     microbatches: float  # of a step. [1]
     drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
+    experts: ExpertPool | None = None  # devices of their own for the experts, where replicas share some
+
+    @property
+    def host(self) -> HostWork:
+        """What the host does for a step, which is of requests, not of graphs that are padded."""
+        return HostWork.of(self.job, self.layout, self.machine.stack)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a step is scheduled while the one before runs; on stages as many microbatches as these are in flight anyway."""
+        return bool(asynchronous(self.job, self.layout, self.machine.stack)[0] and self.layout.pp[0] == 1.0)
 
 
 def _axis(most: float, *, least: float, each: float) -> Array:
@@ -54,7 +66,10 @@ def _axis(most: float, *, least: float, each: float) -> Array:
     return np.unique(np.round(np.geomspace(least, most, count)))
 
 
-def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Array]) -> StepTable:
+PricedStep = tuple[Outcome, PooledStep | None]  # of a replica, with what devices of the experts do in it, where these are others
+
+
+def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome, PooledStep | None], Array]) -> StepTable:
     """Tables of a replica's steps.
 
     With speculation they are steps that check all guesses, and give a request several tokens (Leviathan et al., ICML 2023).
@@ -72,10 +87,9 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
     keys = np.union1d(keys, [0.5 * length for length in reach.lengths])
     n, c = _grid(requests, np.append(context, np.median(context)))
     m, t, k = _grid(requests, tokens, keys)
-    job, unguided = replicas.job, replace(replicas, job=replace(replicas.job, mask=0.0))  # masks are of requests, not of padded graphs
-    plain, written = _steps(unguided, reach.parts, n, c)
-    mixed, both = _steps(unguided, reach.parts, m, np.full(len(m), np.median(context)), (t, k))
-    slower = 1.0 + replicas.drafts
+    plain, written = _steps(replicas, reach.parts, n, c)
+    mixed, both = _steps(replicas, reach.parts, m, np.full(len(m), np.median(context)), (t, k))
+    slower, work = 1.0 + replicas.drafts, replicas.host
 
     def tables(writes: Array, reads: Array) -> tuple[Array, Array]:
         columns = writes.reshape(len(requests), -1) * slower
@@ -85,13 +99,19 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome], Arr
         return columns[:, :-1], np.maximum(read, 0.0)
 
     (writing, reading), (writing_energy, reading_energy) = (
-        tables(plain.total, mixed.total),
-        tables(energy(guided(written, job, n)), energy(guided(both, job, m))),
+        tables(plain[0].total, mixed[0].total),
+        tables(energy(hosted(written[0], work, n), written[1]), energy(hosted(both[0], work, m), both[1])),
     )
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
-        reading_energy=reading_energy, mask=float(job.mask * job.written * slower), masks_beside=job.masks_beside,
+        reading_energy=reading_energy, before=_scaled(work.before, slower), beside=_scaled(work.beside, slower),
     )  # fmt: skip
+
+
+def _scaled(times: tuple[Array, Array], slower: float) -> tuple[float, float]:
+    """Times of the host of one point, in steps with guesses, which are so much longer. [s]"""
+    fixed, each = (float(np.ravel(time)[0]) * slower for time in times)
+    return fixed, each
 
 
 def _grid(*axes: Array) -> tuple[Array, ...]:
@@ -101,7 +121,7 @@ def _grid(*axes: Array) -> tuple[Array, ...]:
 
 def _steps(
     replicas: Replicas, stages: int, requests: Array, context: Array, read: tuple[Array, Array] | None = None
-) -> tuple[Outcome, Outcome]:
+) -> tuple[PricedStep, PricedStep]:
     """Steps that write for so many requests of a replica, of shape (n,), and that `read` so many tokens which see so many keys in the mean:
     with their times, and with their work and the same times.
 
@@ -113,11 +133,11 @@ def _steps(
     step = _priced(replicas, many, requests, context, None if read is None else (read[0] / whole, read[1]))
     if read is None or np.all(many == whole):
         return step, step
-    work = _priced(replicas, many, requests, context, (read[0] / many, read[1]))
-    return step, replace(work, total=step.total)
+    work, feeding = _priced(replicas, many, requests, context, (read[0] / many, read[1]))
+    return step, (replace(work, total=step[0].total), feeding)
 
 
-def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, read: tuple[Array, Array] | None) -> Outcome:
+def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, read: tuple[Array, Array] | None) -> PricedStep:
     """Steps of so `many` microbatches, of which each reads so many tokens.
 
     Tokens are of one piece where that can be, of several that begin their prompts where keys are fewer.
@@ -130,4 +150,8 @@ def _priced(replicas: Replicas, many: Array, requests: Array, context: Array, re
         tokens, keys = read
         length = np.where(keys >= tokens / 2.0, tokens, 2.0 * keys)
         job = replace(job, chunk=Chunk(pieces=tokens / length, length=length, before=np.maximum(keys - length / 2.0, 0.0)))
-    return service_step(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine))
+    if replicas.experts is None:
+        return drafted(transformer_step, job, layout, replicas.machine, memory(job, layout, replicas.machine)), None
+    pool = replace(replicas.experts, layout=replicas.experts.layout.at(np.zeros(n, dtype=np.intp)))
+    step = pool.step(job, layout, replicas.machine)
+    return step.outcome, step

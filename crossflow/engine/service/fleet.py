@@ -208,7 +208,7 @@ class _TraceRun:
     def _see_queues(self, first: int, many: int) -> None:
         """Count anew who waits at engines whose queues may have changed; their sum is largest behind an arrival or an eviction."""
         for i in range(first, first + many):
-            waiting = len(self.replicas[i].waiting)
+            waiting = self.replicas[i].queued
             self.waiting += waiting - self.queues[i]
             self.queues[i] = waiting
         self.peak_queue = max(self.peak_queue, self.waiting + sum(len(side.held) for side in self.sides))

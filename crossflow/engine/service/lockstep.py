@@ -24,7 +24,7 @@ class Lockstep:
         if not member.holds(ticket):
             ticket.place = DROPPED
             return False
-        next_in_turn = member.take(ticket, now)
+        next_in_turn = member.take(ticket, now, runs=bool(self.busy))
         if not self.busy:
             self.ends = min(self.ends, now)  # of no steps, as of an engine by itself
         elif next_in_turn and not any(one.pieces for one in self.busy):
@@ -47,15 +47,16 @@ class Lockstep:
 
     def plan(self, now: float) -> None:
         """Choose the next jump: as many steps as all can make, each as long as the longest."""
+        known = next((one.last_begun for one in self.busy), now)
         for one in self.members:
-            one.plan(now)
+            one.plan(now, known)
         busy, wakes = self.busy, min(one.wakes for one in self.members)
         if not busy:
             self.ends = wakes
             return
         longest = max(busy, key=lambda one: (one.first, one.slope))
         first, slope = longest.first, longest.slope
-        steps = min(one.steps for one in busy)
+        steps = 1 if any(one.awaits for one in self.members) else min(one.steps for one in busy)
         for one in busy:  # until another takes longer
             if one.slope > slope:
                 steps = min(steps, int((first - one.first) / (one.slope - slope)) + 1)

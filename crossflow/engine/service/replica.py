@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from crossflow.engine.service.adapters import AdapterSlots
+from crossflow.engine.service.ahead import Ahead
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
@@ -69,6 +70,8 @@ class Replica:
             float
         ] = []  # of requests that came back from there for the jump that runs, when they had their last tokens. [s]
         self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
+        self.ahead = Ahead() if limits.ahead else None
+        self.vain = 0  # requests that the first step of the jump that runs computes in vain
 
     # ---------------------------------------------------------------------------------------- from outside
 
@@ -76,6 +79,11 @@ class Replica:
     def to_do(self) -> int:
         """Requests that are here, and those on their way. [1]"""
         return self.load + self.coming
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait. [1]"""
+        return len(self.waiting) + (0 if self.ahead is None else len(self.ahead.coming))
 
     def holds(self, ticket: Ticket) -> bool:
         """Whether a request can ever be served here."""
@@ -96,9 +104,23 @@ class Replica:
             self.shorten(now)
         return True
 
-    def take(self, ticket: Ticket, now: float) -> bool:
-        """Put a request into the queue; whether the next step may admit it."""
+    def take(self, ticket: Ticket, now: float, *, runs: bool = False) -> bool:
+        """Put a request into the queue; whether the next step may admit it. `runs`: whether others with whom it makes all steps run."""
         self._count(1, now)
+        if self.ahead is None or not (self.steps or runs):
+            return self._queue(ticket)
+        first = not self.ahead.coming
+        self.ahead.coming.append((now, ticket))
+        return first and self._open()
+
+    def _open(self) -> bool:
+        """Whether one that comes now may be next, of those that the schedule will know."""
+        return (
+            self.ranked or (not self.refused and not self.waiting and self._at_work() < self.limits.requests) or self.adapters is not None
+        )
+
+    def _queue(self, ticket: Ticket) -> bool:
+        """Put a request that the schedule knows into the queue; whether the next step may admit it."""
         free = not self.refused and (not self.waiting or self.adapters is not None) and self._at_work() < self.limits.requests
         self.waiting.append(ticket)
         if self.ranked and self.waiting[0] is ticket:  # for which there may be room where the one behind it found none
@@ -115,6 +137,8 @@ class Replica:
 
     def finish(self, now: float) -> list[Ticket]:
         """End the jump that runs; requests that have ended."""
+        if self.ahead is not None:
+            self._let_go(self.ahead)
         done = list[Ticket]()
         ended = self._ending() if self.writing else []
         if self.steps:
@@ -133,7 +157,11 @@ class Replica:
         keeps : whether tokens that were written are kept.
         """
         done, ended = self._break_off(now)
-        left = [*self._writing(), *self.reading, *(ticket for _, _, ticket in self.fetching), *self.waiting]
+        late = list[Ticket]()
+        if self.ahead is not None:
+            self._let_go(self.ahead)
+            late = self.ahead.clear()
+        left = [*self._writing(), *self.reading, *(ticket for _, _, ticket in self.fetching), *self.waiting, *late]
         for ticket in left:
             self._expel(ticket, now, ended, keeps=keeps)
         self._clear()
@@ -198,29 +226,64 @@ class Replica:
     # ---------------------------------------------------------------------------------------- what comes next
 
     def _at_work(self) -> int:
-        return self.writers + len(self.reading) + len(self.fetching)
+        return self.writers + len(self.reading) + len(self.fetching) + (0 if self.ahead is None else len(self.ahead))
 
-    def plan(self, now: float) -> None:
-        """Choose the next jump."""
+    def plan(self, now: float, known: float | None = None) -> None:
+        """Choose the next jump; `known` as of `last_begun`, of others with whom it makes all steps. [s]"""
+        known = now if self.ahead is None else self._look(self.ahead, now, known)
         self.since = now
         if not self.limits.reads:
             self._receive(now)
         if self.fetching:
-            self._land(now)
+            self._land(known)
         self.crowded = False
         if self.policy.mixed:
             self._make_room(now)
         self.pieces = self._pieces(now)
         self.writing = self.writers if self.policy.mixed or not self.pieces else 0
+        if self.ahead is not None:
+            self.vain = len(self.ahead) if self.writing else 0
         if self.pieces:
             self._one_step()
         elif self.writers:
             self._make_room(now)
-            self._many_steps(1 if self.crowded else self._rounds_of(self._next_end() - self.step))
+            self._many_steps(1 if self.crowded or self.awaits else self._rounds_of(self._next_end() - self.step))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
             self.steps, self.ends, self.share = 0, self.wakes, SHARE
+
+    def _look(self, ahead: Ahead, now: float, known: float | None) -> float:
+        """Of when is what the schedule of the next jump knows: when the last step of the one before began, or now without any. [s]"""
+        idle = not self.writers and not self.reading  # with nothing to compute in vain beside
+        if known is None:
+            known = self.last_begun if self.steps and not idle else now
+        if idle:
+            self._let_go(ahead)
+        for ticket in ahead.seen(known):
+            self._queue(ticket)
+        return known
+
+    @property
+    def last_begun(self) -> float:
+        """When the last step of the jump that runs begins. [s]"""
+        return self.since + self.lasts(self.steps - 1)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the schedule learns of something with the end of a single step: of room, or of a request that may be next."""
+        return self.ahead is not None and (len(self.ahead) > 0 or (len(self.ahead.coming) > 0 and self._open()))
+
+    def _rows(self, n: int) -> tuple[int, float]:
+        """Requests that a step computes which writes for n, those in vain included, and their mean tokens in the cache. [1], [1]"""
+        held = self.context if not self.vain or self.ahead is None else self.context + self.ahead.context
+        return n + self.vain, held / (n + self.vain) + self._part if n else 0.0
+
+    def _let_go(self, ahead: Ahead) -> None:
+        """Free what those keep that have ended."""
+        for ticket in ahead.gone():
+            self._give_back(ticket)
+            self.refused = False
 
     @property
     def wakes(self) -> float:
@@ -244,8 +307,9 @@ class Replica:
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n + self._part if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
-        first = self.table.line(n, self.mean, alone=False)[0] + self._reading_more(n)
-        self.first = max(self.table.sampled(n, first) if self.table.mask else first, self.along) + self.fetched
+        rows, held = self._rows(n)
+        first = self.table.line(rows, held, alone=False)[0] + self._reading_more(rows)
+        self.first = max(self.table.with_host(rows, first) if self.table.hosted else first, self.along) + self.fetched
         self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
         self.ends = self.since + self.first
 
@@ -266,10 +330,11 @@ class Replica:
         n = self.writing = self.writers
         self.mean = self.context / n + self._part
         pace = self.limits.pace
-        self.first, slope, upto = self.table.line(n, self.mean)
+        rows, held = self._rows(n)
+        self.first, slope, upto = self.table.line(rows, held)
         self.slope, self.keys, self.tokens = slope * pace, 0.0, 0
-        if (upto - self.mean) / pace < steps - 1:
-            steps = int((upto - self.mean) / pace) + 1
+        if (upto - held) / pace < steps - 1:
+            steps = int((upto - held) / pace) + 1
         self.steps = self._with_room(1 if self.fetched else steps)
         self.first, self.fetched = self.first + self.fetched, 0.0
         self.ends = self.since + self.lasts(self.steps)
@@ -279,7 +344,7 @@ class Replica:
         return steps * (self.first + 0.5 * (steps - 1) * self.slope)
 
     def shorten(self, now: float) -> None:
-        """Let the jump end with the step that runs now."""
+        """Let the jump end with the step that runs now, or the one that is scheduled behind it."""
         elapsed, rise = now - self.since, 0.5 * self.slope
         base = self.first - rise
         root = base * base + 4.0 * rise * elapsed
@@ -289,6 +354,8 @@ class Replica:
             steps -= 1
         while steps < self.steps and self.lasts(steps) < elapsed:
             steps += 1
+        if self.ahead is not None and elapsed > 0:
+            steps = min(steps + 1, self.steps)  # for the next one is scheduled
         self.steps = steps
         self.ends = self.since + self.lasts(steps)
 
@@ -694,9 +761,12 @@ class Replica:
         ticket.last, ticket.place = now, ENDED
         if ticket.answer is not None:
             self._remember(ticket, ticket.prompt + ticket.wrote - 1)
-        self._give_back(ticket)
+        if self.ahead is not None and self.limits.writes:
+            self.ahead.leave(ticket, ticket.prompt + ticket.wrote - 1)
+        else:
+            self._give_back(ticket)
+            self.refused = False
         self._count(-1, now)
-        self.refused = False
         done.append(ticket)
 
     def _count(self, change: int, now: float) -> None:
@@ -709,7 +779,7 @@ class Replica:
         steps, n, since = self.steps, self.writing, self.since
         context = self.mean + 0.5 * (steps - 1) * self.limits.pace
         wrote = self._tokens_of(steps) * n - beyond
-        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, len(self.waiting), wrote))
+        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, self.queued, wrote))
         if n and self.in_a_row:
             self.trail.gaps.append((n * steps - len(self.returned), (now - since) / steps))
             self.trail.gaps += [(1, now - last) for last in self.returned]  # whose first step is a jump of its own

@@ -113,7 +113,7 @@ class Standing:
     def _seen(self, i: int) -> int:
         one = self.replicas[i]
         assert self.scaling is not None
-        return len(one.waiting) if self.scaling.signal == "waiting" else one.to_do
+        return one.queued if self.scaling.signal == "waiting" else one.to_do
 
     def _more(self, now: float) -> int | None:
         """Keep an engine that was to stop, or start one."""

@@ -35,8 +35,7 @@ class StepTable:
     graphs : sizes of batches that were captured, rising: a microbatch that only writes takes what the next larger of them takes; none
         where steps take what their own requests take.
     stages : of the pipeline, to whose microbatches requests are dealt one after the other. [1]
-    mask, masks_beside : time of the host for masks of guided tokens, for each request that writes, and whether it passes beside the
-        kernels. [s]
+    before, beside : what the host does for a step before its kernels, and beside them: of the step, and of each request that writes. [s]
     """
 
     requests: Array
@@ -49,8 +48,8 @@ class StepTable:
     reading_energy: Array
     graphs: tuple[int, ...] = ()
     stages: int = 1
-    mask: float = 0.0
-    masks_beside: bool = True
+    before: tuple[float, float] = (0.0, 0.0)
+    beside: tuple[float, float] = (0.0, 0.0)
     _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
 
@@ -77,9 +76,15 @@ class StepTable:
         near, far = values[i], values[i + 1]
         return (1.0 - u) * ((1.0 - v) * near[j] + v * near[j + 1]) + u * ((1.0 - v) * far[j] + v * far[j + 1])
 
-    def sampled(self, n: int, time: float) -> float:
-        """The time of a step of kernels alone with the masks of its n requests that write. [s]"""
-        return max(time, n * self.mask) if self.masks_beside else time + n * self.mask
+    @property
+    def hosted(self) -> bool:
+        """Whether the host lengthens any step."""
+        return self.before != (0.0, 0.0) or self.beside != (0.0, 0.0)
+
+    def with_host(self, n: int, time: float) -> float:
+        """The time of a step of kernels alone with what the host does for it and for its n requests that write. [s]"""
+        share = min(max(n, 1), self.stages) / self.stages  # of the microbatches of a step that are there
+        return max(time, share * self.beside[0] + n * self.beside[1]) + share * self.before[0] + n * self.before[1]
 
     def energy(self, n: Array, context: Array, tokens: Array, keys: Array) -> Array:
         """Energy of steps, shape of the arguments; steps without tokens of prompts only write. [J]"""
@@ -115,8 +120,8 @@ class StepTable:
         if padded > n:
             i, share = _at(self.context, self.context * n / padded)
             values = values[i] * (1.0 - share) + values[i + 1] * share
-        if alone and self.mask:
-            values = np.array([self.sampled(n, time) for time in values.tolist()])
+        if alone and self.hosted:
+            values = np.array([self.with_host(n, time) for time in values.tolist()])
         slopes = np.diff(values) / np.diff(self.context)
         return self.context.tolist(), values.tolist(), slopes.tolist()
 

@@ -27,6 +27,7 @@ class Limits:
     swap: float | None = None
     swap_tokens: float = NEVER
     fetch: tuple[float, ...] = ()  # time in which a page comes back from each further tier of the cache. [s]
+    ahead: bool = False  # whether a step is scheduled while the one before runs
 
     @property
     def surplus(self) -> int:

@@ -9,6 +9,7 @@ References
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,13 +34,14 @@ SHORT = {"tp": "tensor_parallel_size", "dp": "data_parallel_size", "pp": "pipeli
 # Settings that change nothing of what a replay says.
 WITHOUT_EFFECT = (
     "model", "tokenizer", "seed", "max_model_len", "trust_remote_code", "load_format", "download_dir", "served_model_name", "host", "port",
-    "disable_log_requests", "disable_log_stats", "async_scheduling", "distributed_executor_backend",
+    "disable_log_requests", "disable_log_stats", "distributed_executor_backend",
 )  # fmt: skip
 TAKEN = (
     "tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel", "max_num_seqs",
     "max_num_batched_tokens", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization", "block_size", "enforce_eager",
-    "enable_chunked_prefill", "enable_prefix_caching",
+    "enable_chunked_prefill", "enable_prefix_caching", "async_scheduling",
 )  # fmt: skip
+ASYNCHRONOUS = (0, 14)  # the first vLLM that schedules asynchronously by itself (its release notes of 2026-01-20)
 BRANDS = ("nvidia", "geforce", "amd", "instinct", "tesla")
 
 
@@ -134,8 +136,16 @@ def _software(settings: EngineSettings, asked: EngineSettings) -> dict[str, Any]
         engine["chunked"] = False
     if asked.get("enable_prefix_caching") is False:
         engine["prefixes"] = False
+    if "async_scheduling" in asked or _one_by_one(settings):
+        engine["asynchronous"] = bool(asked.get("async_scheduling", False))
     eager = {"kernels": {"launch": "eager"}} if asked.get("enforce_eager") else {}
     return {"like": stack_of(str(settings.get("engine", "vllm"))), **eager, **({"engine": engine} if engine else {})}
+
+
+def _one_by_one(settings: EngineSettings) -> bool:
+    """Whether settings are of a vLLM that schedules steps one after the other unless it is told otherwise."""
+    version = re.match(r"v?(\d+)\.(\d+)", str(settings.get("vllm_version") or ""))
+    return version is not None and tuple(map(int, version.groups())) < ASYNCHRONOUS
 
 
 def _system(device: str, devices: int) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from crossflow.hardware.technology.components import TypeName
 Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
 RowPass = Literal["sorted", "padded"]
 Captured = Literal["attention", "mlp", "experts", "ssm"]
+Turn = Literal["stages", "speculation", "draft", "guided"]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
 
 
@@ -161,6 +162,12 @@ class HostCosts(FileModel):
     stall: Time = Field(description="time per recomputed layer in which the device waits: saving and restoring random states")
     microbatch: Time = Field(description="time per microbatch and stage that no kernel fills: data loading, schedule, synchronisation")
     step: Time = Field(description="time per step that no kernel fills: logging, loss scaling, schedules")
+    schedule: Time = Field(
+        default=np.array([0.0]),
+        description="time in which a serving engine prepares a microbatch, and deals with what came of it: scheduler, inputs, sampled "
+        "tokens; beside the step before where `engine.asynchronous`, else between two steps",
+    )
+    request: Time = Field(default=np.array([0.0]), description="further time of that for each request that the microbatch writes for")
     graph: Time = Field(default=np.array([1e-5]), description="time to launch the captured graph of a part of a layer, see `graphs`")
     reading: Time | None = Field(
         default=None,
@@ -265,6 +272,17 @@ class EngineHabits(FileModel):
         description="order in which requests wait in a replay. arrival: the one that came first is next. priority: the one of the largest "
         "`priority` of its class is next, and one of the smallest gives its room up where the cache is full (the one with the fewest "
         "tokens with `scheduler: sglang`); nobody gives way to a request that arrives",
+    )
+    asynchronous: Flag = Field(
+        default=False,
+        description="whether the host prepares a step while the one before runs (`host.schedule`, `host.request`), so that a step takes "
+        "the longer of both. A request that comes meanwhile is then in the step after that one, and in a replay one that has ended is "
+        "computed once more, and keeps its room until then",
+    )
+    synchronous_with: tuple[Turn, ...] = Field(
+        default=(),
+        description="what an asynchronous engine prepares one step after the other with. stages: pipeline stages; speculation: guessed "
+        "tokens; draft: tokens that a draft model guesses; guided: masks of guided tokens (`serving.guided`)",
     )
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
