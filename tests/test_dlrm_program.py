@@ -122,7 +122,7 @@ def test_one_kernel_at_a_time_on_the_event_engine_is_the_step(strategy):
     step = dlrm_step(job, plans, runs_on)
     prices = dlrm_prices(step.program, 1, runs_on)
     program, messages = point_program(step, prices, [{}])
-    prices = prices.at(0, messages)
+    prices = prices.at(np.array([0]), messages)
     times = table(prices, prices.times, launched=launches(prices))
     assert _simulated(program, 1, prices, launches(prices), times)[0] == pytest.approx(predict(given).step_time, rel=1e-9)
 

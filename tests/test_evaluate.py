@@ -496,3 +496,13 @@ def assert_alike(one, other, name):
         assert one == pytest.approx(other, rel=1e-12, nan_ok=True), name
     else:
         assert one == other, name
+
+
+def test_a_score_is_whole_whatever_became_of_one_before():
+    scenario = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
+    first = evaluate(scenario)
+    expected = {**first.breakdown}
+    first.breakdown.clear()
+    again = evaluate(scenario)
+    assert again.breakdown == expected
+    assert again.error_band.keys() == first.error_band.keys()

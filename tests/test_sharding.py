@@ -17,7 +17,7 @@ from crossflow.engine.runs.dlrm_sharded import candidates, chosen, step_time
 from crossflow.parallel.sharding import exact
 from crossflow.parallel.sharding.exact import fullest, held, least_loaded
 from crossflow.parallel.sharding.pieces import Piece, singles
-from crossflow.parallel.sharding.sharders import RULES, cut, greedy, share_out
+from crossflow.parallel.sharding.sharders import RULES, cut, greedy, parts_needed, share_out
 from crossflow.workload.dlrm import SHARDERS, ShardingRule, Tables
 from crossflow.workload.spec import DlrmSpec
 
@@ -67,6 +67,25 @@ def test_greedy_gives_the_most_costly_piece_to_the_least_loaded_rank_that_has_me
     assert greedy(costs, sizes, 2, 10.0).tolist() == [0, 1, 1, 0, 0]
     assert greedy(costs, sizes, 2, 3.0).tolist() == [0, 1, 1, 0, 0]
     assert greedy(costs, np.array([3.0, 1.0, 1.0, 1.0, 1.0]), 2, 4.0).tolist() == [0, 1, 1, 0, 1]  # the first has no room for a third
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_is_a_plain_search_of_all_ranks(seed):
+    rng = np.random.default_rng(seed)
+    costs, sizes, ranks = np.round(rng.lognormal(0, 1, 40), 1), rng.lognormal(0, 1.5, 40), 5
+    for capacity in (0.0, sizes.sum() / ranks, 2.0 * sizes.sum()):
+        load, room, expected = np.zeros(ranks), np.full(ranks, capacity), {}
+        for i in np.argsort(-costs, kind="stable"):
+            fits = room >= sizes[i]
+            expected[i] = np.where(fits, load, np.inf).argmin() if fits.any() else room.argmax()
+            load[expected[i]] += costs[i]
+            room[expected[i]] -= sizes[i]
+        assert greedy(costs, sizes, ranks, capacity).tolist() == [expected[i] for i in range(40)]
+
+
+def test_look_ups_that_never_end_ask_for_no_parts():
+    """As of a point of `explain` whose memory is lost."""
+    assert parts_needed(np.array([[np.inf, 1.0], [1.0, 3.0]]), 4).tolist() == [[1.0, 1.0], [1.0, 3.0]]
 
 
 @pytest.mark.cases(2)
@@ -154,7 +173,7 @@ def test_more_choices_than_are_searched_are_shared_out_greedily_and_the_gap_is_t
 
 def test_only_tables_that_are_too_large_or_too_costly_are_cut():
     tables, costs, sizes = tables_of(*[(1000, 64, 8.0)] * 4), np.array([1.0, 1.0, 1.0, 9.0]), np.array([1.0, 5.0, 1.0, 1.0])
-    found = cut("rows", tables, costs, sizes, ranks=4, capacity=2.0, element=4.0)
+    found = cut("rows", tables, parts_needed(costs, 4), sizes, ranks=4, capacity=2.0, element=4.0)
     assert [piece.table for piece in found] == [0, 1, 1, 1, 2, 3, 3, 3]
 
 

@@ -13,7 +13,7 @@ from crossflow.engine.runs.dlrm_sharded import candidates, chosen, pricing, rank
 from crossflow.parallel.sharding import sharders
 from crossflow.parallel.sharding.exact import LeastLoaded, _bounds, fullest, held
 from crossflow.parallel.sharding.pieces import Piece, Sharding, checked, singles
-from crossflow.parallel.sharding.sharders import cut, greedy, share_out
+from crossflow.parallel.sharding.sharders import cut, greedy, parts_needed, share_out
 from crossflow.parallel.strategy.hierarchy import hierarchy_of
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.workload.dlrm import ShardingRule
@@ -201,7 +201,7 @@ def test_choices_are_pieces_times_ranks(monkeypatch):
 
 def parts_of(split, tables, costs, sizes, **more):
     given = {"ranks": 4, "capacity": 1e9, "element": 2.0, **more}
-    found = cut(split, tables, np.array(costs), np.array(sizes), **given)
+    found = cut(split, tables, parts_needed(np.array(costs), given["ranks"]), np.array(sizes), **given)
     return [sum(piece.table == i for piece in found) for i in range(len(tables))]
 
 

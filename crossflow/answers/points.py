@@ -127,10 +127,11 @@ def split(scenario: Scenario, points: Points) -> Split:
                 raise CrossflowError(f"{path}: no such technology role{did_you_mean(role, known)}; known: {', '.join(known)}")
             if place != "system" and kind_of(role) == "switch":
                 raise CrossflowError(f"{path}: named switches are counted for the devices of the system itself only")
-            if (role == "memory" and system.on_chip_only) or (kind_of(role) == "memory" and any(map(is_none, values))):
+            choice = Choice.of([*map(str, values)])
+            if (role == "memory" and system.on_chip_only) or (kind_of(role) == "memory" and any(map(is_none, choice.names))):
                 discrete[path] = values  # a chip without one of the memories has other levels, and no figures of it
                 continue
-            choices[path] = Choice.of([*map(str, values)])
+            choices[path] = choice
         elif (quantity := varied(scenario, path)) is not None:
             quantities[path] = _read(path, quantity, values)
         else:

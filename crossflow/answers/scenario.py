@@ -716,7 +716,7 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
         if own.data["model"] not in MODELS:
             named = tuple((key, own.data.get(key)) for key in ("task", "dtype", "weight_dtype"))
             own = files.merge(_own_preset(scenario, own.data["model"], named), own.without("model"))
-        spec = _with_draft(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _multiplied(scenario.system))
+        spec = _with_draft(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _own_types(scenario))
         if any(files.held(data["workload"], key.split(".")) is not None for key, _ in without_meaning(spec)):
             raise SpecError([])
     if "system" in changed:
@@ -732,7 +732,7 @@ def _own_preset(scenario: Scenario, name: str, given: tuple[tuple[str, Any], ...
     """The preset that a scenario's workload begins with where it gives some task and types; without its lines."""
     with scenario.contents.used():
         document = Document(file=scenario.document.file, data={key: value for key, value in given if value is not None})
-        found = _preset(name, document, scenario.base, _multiplied(scenario.system))
+        found = _preset(name, document, scenario.base, _own_types(scenario))
     return Document(file=found.file, data=found.data)
 
 
@@ -926,6 +926,12 @@ def _told(problems: list[Problem], section: str = "") -> Iterator[None]:
 def _multiplied(system: SystemSpec) -> Collection[str]:
     """Types that the devices of a system multiply in; a rate of 0 is as one that is left out."""
     return {dtype: rate for dtype, rate in system.product_rates.items() if (rate > 0).any()}.keys()
+
+
+@functools.lru_cache(maxsize=64)
+def _own_types(scenario: Scenario) -> Collection[str]:
+    """Types that the devices of a scenario multiply in: a sweep over dimensions asks at each point."""
+    return _multiplied(scenario.system)
 
 
 def _multiplied_by_all(system: SystemSpec) -> Collection[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -193,6 +193,42 @@ def arrays_in(held: Any) -> Iterator[NDArray[Any]]:
     inside = held if isinstance(held, (tuple, list)) else (held if isinstance(held, Mapping) else getattr(held, "__dict__", {})).values()
     for one in inside:
         yield from arrays_in(one)
+
+
+def by_points(held: Any) -> Callable[[Index], Any]:
+    """What an object is at some of its points, whose numbers rise: with their values in all arrays in it, its fields and what these hold.
+
+    What has no array of several values stays what it is.
+
+    >>> by_points({"one": np.arange(3.0), "other": (np.zeros(1), "text")})(np.array([0, 2]))
+    {'one': array([0., 2.]), 'other': (array([0.]), 'text')}
+    """
+    move = _moving(held)
+    return lambda points: held if move is None else move(points)
+
+
+def _moving(held: Any) -> Callable[[Index], Any] | None:
+    """The same, None of what no point changes."""
+    if isinstance(held, np.ndarray):
+        return None if held.shape[-1:] in ((), (1,)) else functools.partial(at_points, held)
+    if isinstance(held, (str, float, int, type)) or held is None:
+        return None
+    listed = isinstance(held, (tuple, list))
+    inside = dict(enumerate(held)) if listed else held if isinstance(held, Mapping) else getattr(held, "__dict__", {})
+    names = {field.name for field in fields(held)} if is_dataclass(held) else inside.keys()  # and nothing that was worked out of them
+    moving = {name: move for name in names & inside.keys() if (move := _moving(inside[name])) is not None}
+    if not moving:
+        return None
+
+    def at(points: Index) -> Any:
+        found = {name: move(points) for name, move in moving.items()}
+        if listed:
+            return getattr(type(held), "_make", type(held))([found.get(i, part) for i, part in enumerate(held)])
+        if isinstance(held, Mapping):
+            return {**held, **found}
+        return replace(held, **found) if is_dataclass(held) else held.model_copy(update=found)  # type: ignore[type-var, arg-type]
+
+    return at
 
 
 def divide(numerator: Array, denominator: Array) -> Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, without_structure
 from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
@@ -65,13 +65,12 @@ class Prices:
         """Time of every row: kernels, messages, calls of the host, shape (rows, n). [s]"""
         return stacked(self.kernels.time, self.messages.time, self.call)
 
-    def at(self, point: int, messages: Index) -> Prices:
-        """Prices at one design point, with some of the messages."""
-        kernels = KernelCosts(**{field.name: _point(getattr(self.kernels, field.name), point) for field in fields(KernelCosts)})
-        sent = MessageCosts(**{field.name: _point(getattr(self.messages, field.name), point)[messages] for field in fields(MessageCosts)})
+    def at(self, points: Index, messages: Index) -> Prices:
+        """Prices at some design points, with some of the messages."""
+        sent = {field.name: at_points(getattr(self.messages, field.name), points)[messages] for field in fields(MessageCosts)}
         return replace(
-            self, kernels=kernels, lower_bound=_point(self.lower_bound, point), messages=sent,
-            measured=_point(self.measured, point)[[*range(len(kernels.time)), *(len(kernels.time) + messages)]],
+            self, kernels=self.kernels.at(points), lower_bound=at_points(self.lower_bound, points), messages=MessageCosts(**sent),
+            measured=at_points(self.measured, points)[[*range(len(self.kernels.time)), *(len(self.kernels.time) + messages)]],
         )  # fmt: skip
 
     def without(self, silent: Array) -> Array:
@@ -80,11 +79,6 @@ class Prices:
         first = len(self.kernels.time)
         found[first : first + len(silent)][silent] = 0.0
         return found
-
-
-def _point(table: Array, point: int) -> Array:
-    """Values of one design point, of a table that may have the same for all."""
-    return table[..., [point if table.shape[-1] > 1 else 0]]
 
 
 def host_calls(stack: SoftwareStack | None) -> Array:

@@ -20,7 +20,7 @@ DOORS = {
     "offload": ("Copies", "MASTER", "activations_on_host", "kept_on_host", "master_size", "states_size"),
     "shapes": ("Between", "Occurrence", "Shape", "alike", "chunk_layers", "row_counts", "sequence"),
     "sharding.pieces": ("Piece", "Sharding", "singles"),
-    "sharding.sharders": ("cut", "share_out"),
+    "sharding.sharders": ("PRICED", "cut", "parts_needed", "share_out"),
     "strategy.balance": ("StageLoads", "balanced_by_time"),
     "strategy.again": ("Again", "further_levels"),
     "strategy.hierarchy": ("Hierarchy",),

@@ -123,8 +123,8 @@ def run(system: str, number: int, seed: int) -> tuple[Task, float]:
     start = time.process_time()
     inputs = dlrm_inputs(scenario)
     offered = [one for one in candidates(*inputs)[0] if not one.problem]
-    programs = {one.name: ShardedSteps.of(*inputs, one).at(0) for one in offered}
-    predicted = {name: step_time(*found) for name, found in programs.items()}
+    programs = {one.name: ShardedSteps.of(*inputs, one, np.array([0])).at(0) for one in offered}
+    predicted = {name: step_time(*found).item() for name, found in programs.items()}
     took = time.process_time() - start
     kind = f"{year}, {'heavy' if heavy else 'any'}"
     times = {name: simulated(*found, seed=1000 * seed + number) for name, found in programs.items()}

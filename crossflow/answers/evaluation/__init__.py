@@ -231,13 +231,14 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(scenario: Scenario, least: bool, fitting: bool) -> Ran:
-    """What comes of running a scenario as it stands, which no point changes: worked out once."""
+def _kept(scenario: Scenario, least: bool, fitting: bool) -> tuple[Ran, Score]:
+    """What comes of running a scenario as it stands, which no point changes, and its score: worked out once."""
     batch = PointBatch(
         scenario=scenario, system=scenario.system, device=scenario.architecture,
         pools=_pools(scenario.system, scenario.pool_architectures), n=1, least=least, fitting=fitting,
     )  # fmt: skip
-    return _way(scenario)(batch)
+    ran = _way(scenario)(batch)
+    return ran, score_of(batch, ran)
 
 
 def _pools(system: SystemSpec, built: Mapping[str, Architecture]) -> dict[str, Fleet]:
@@ -296,8 +297,12 @@ def _batch(
     batch = PointBatch(
         scenario=scenario, system=system, device=device, pools=pools, n=n, members=members, least=least, fitting=fitting
     )  # fmt: skip
-    ran = _kept(scenario, least, fitting) if batch.own and n == 1 else _way(scenario)(batch)
-    score = score_of(batch, ran)
+    if batch.own and n == 1:
+        ran, kept = _kept(scenario, least, fitting)
+        score = kept.having(**{name: dict(held) for name, held in vars(kept).items() if isinstance(held, dict)})  # which others may change
+    else:
+        ran = _way(scenario)(batch)
+        score = score_of(batch, ran)
     if scenario.requests is not None:
         from crossflow.answers.evaluation.replays import replayed_score
 

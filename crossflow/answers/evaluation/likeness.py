@@ -30,7 +30,7 @@ from crossflow.answers.evaluation.distance import Distance, far_off
 from crossflow.answers.evaluation.members import Members
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError
 from crossflow.base.stages import stage
 from crossflow.hardware.architecture.network import CLOS
@@ -326,8 +326,13 @@ def bands(
     far : why points are far from measured ones, and which of these reasons each point has, shape (n,).
     """
     names = [*(name for _, name in SCALES), LARGEST]
-    workloads = (scenario.workload,) if members is None else members.workloads
-    which = np.zeros(len(devices), dtype=int) if members is None else members.which
+    workloads: tuple[Workload, ...] = (scenario.workload,) if members is None else members.workloads
+    which, nodes = np.zeros(len(devices), dtype=int), [scenario.nodes[0]]
+    if members is not None:  # workloads that differ in dimensions alone are alike
+        nodes = [node for node, _ in members.nodes]
+        kinds, of_each = numbered([_told_apart(one, node) for one, node in zip(workloads, nodes, strict=True)])
+        first = [int((of_each == i).argmax()) for i in range(len(kinds))]
+        workloads, nodes, which = tuple(workloads[i] for i in first), [nodes[i] for i in first], of_each[members.which]
     columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
     shapes, shape = ([_sharing(scenario.strategy)], which) if members is None else _sharings(members.strategies)
     codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
@@ -336,12 +341,19 @@ def bands(
         rest, outside = divmod(code, len(far[0]))
         rest, mesh = divmod(rest, len(shapes))
         (at, scale), other = divmod(rest // 2, len(names)), bool(rest % 2)
-        node = scenario.nodes[0] if members is None else members.nodes[at][0]
-        found = _trust_at(scenario, workloads[at], node, names[scale], shapes[mesh], changed=other, far=far[0][outside])
+        found = _trust_at(scenario, workloads[at], nodes[at], names[scale], shapes[mesh], changed=other, far=far[0][outside])
         levels[codes == code] = LEVELS.index(found.level)
         if found.band is not None:
             columns[:, codes == code] = np.array(list(found.band.figures.values()))[:, None]
     return ({} if np.isnan(columns).all() else dict(zip(FIGURES_OF_A_BAND, columns, strict=True))), levels
+
+
+def _told_apart(workload: Workload, node: int) -> tuple[Any, ...]:
+    """What `_trust_at` reads of a workload of a scenario, and devices of a node."""
+    if not isinstance(workload, TransformerSpec):
+        return kind_of(workload), workload.dtype, node
+    requests = workload.global_batch if workload.serves and not workload.arrives else 0
+    return kind_of(workload), workload.dtype, node, workload.experts is None, workload.serves, workload.arrives, requests
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,13 +10,14 @@ from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.scenario import Scenario
+from crossflow.base.arrays import Index
 from crossflow.base.errors import CrossflowError, with_article
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
 from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
-from crossflow.engine.runs.dlrm_point import NODE, NODES, point_program
-from crossflow.engine.runs.dlrm_sharded import chosen, joined_parts, rank_rows, sharded_outcome
+from crossflow.engine.runs.dlrm_point import NODE, NODES, point_program, point_programs
+from crossflow.engine.runs.dlrm_sharded import chosen, joined_outcomes, rank_rows, sharded_outcome
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.programs import program_outcome
 from crossflow.parallel.dlrm import DlrmStep, dlrm_memory
@@ -94,14 +95,14 @@ def _outcome(job: DlrmJob, plans: Hierarchies, machine: Machine, slots: int | No
 
 def _sharing(step: DlrmStep, prices: Prices, alone: Outcome, slots: int) -> Outcome:
     """The same where kernels share a device: the program of each point on the event engine."""
-    found = []
-    for point in range(len(step.plans)):
-        program, messages = point_program(step, prices, [alone.memory], point)
-        found.append(program_outcome(program, prices.at(point, messages), 1, devices=int(step.plans.devices[point]), slots=slots))
+    found, n = list[tuple[Index, Outcome]](), len(step.plans)
+    for points, program, messages in point_programs(step, prices, [alone.memory], np.arange(n)):
+        devices = int(step.plans.devices[points[0]])
+        found.append((points, program_outcome(program, prices.at(points, messages), len(points), devices=devices, slots=slots)))
     layers = {name: values for name, values in alone.by_layer.items() if not name.endswith(".exposed")}
-    breakdown, exposed, bound = (joined_parts([getattr(one, what) for one in found]) for what in ("breakdown", "exposed", "bound"))
-    total = np.where(np.isfinite(alone.total), np.concatenate([one.total for one in found]), alone.total)
-    return replace(alone, total=total, breakdown=breakdown, exposed=exposed, bound=bound, by_layer=layers)
+    shared = joined_outcomes(found, n)
+    total = np.where(np.isfinite(alone.total), shared.total, alone.total)
+    return replace(alone, total=total, breakdown=shared.breakdown, exposed=shared.exposed, bound=shared.bound, by_layer=layers)
 
 
 def held_by_rank(scenario: Scenario) -> tuple[str, list[dict[str, float]]] | None:

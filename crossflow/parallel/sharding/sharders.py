@@ -10,6 +10,7 @@ References
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from crossflow.parallel.sharding.exact import GAP, MOST, least_loaded
 from crossflow.parallel.sharding.pieces import Piece, Sharding, checked
 from crossflow.workload.dlrm import Sharder, ShardingRule, Tables, TableSplit
 
+PRICED = ("cost", "exact")  # sharders that go by what pieces cost
 SECTOR = 32  # bytes of a row that a piece has at least: memory moves no fewer [B]
 RULES: Mapping[str, Callable[[Tables], float]] = {
     "size": lambda x: x.rows,
@@ -36,12 +38,19 @@ def greedy(costs: Array, sizes: Array, ranks: int, capacity: float) -> Index:
     costs, sizes : of every piece, in any unit and in bytes. [B]
     capacity : bytes of pieces that a rank can hold. [B]
     """
-    load, room, found = np.zeros(ranks), np.full(ranks, capacity), np.zeros(len(costs), dtype=np.intp)
-    for i in np.argsort(-costs, kind="stable"):
-        fits = room >= sizes[i]
-        found[i] = rank = np.where(fits, load, np.inf).argmin() if fits.any() else room.argmax()
-        load[rank] += costs[i]
-        room[rank] -= sizes[i]
+    load, room, found = [0.0] * ranks, [capacity] * ranks, np.zeros(len(costs), dtype=np.intp)
+    order, each, bytes_ = [(0.0, rank) for rank in range(ranks)], costs.tolist(), sizes.tolist()  # the least loaded first
+    for i in np.argsort(-costs, kind="stable").tolist():
+        full = []
+        while order and room[order[0][1]] < bytes_[i]:
+            full.append(heapq.heappop(order)[1])
+        found[i] = rank = order[0][1] if order else room.index(max(room))
+        load[rank] += each[i]
+        room[rank] -= bytes_[i]
+        if order:
+            heapq.heapreplace(order, (load[rank], rank))
+        for other in full:
+            heapq.heappush(order, (load[other], other))
     return found
 
 
@@ -62,7 +71,7 @@ def share_out(
     elif by == "random":
         rng = np.random.default_rng(rule.seed)
         where = rng.integers(ranks, size=len(pieces))
-    elif by in ("cost", "exact"):
+    elif by in PRICED:
         where = greedy(costs.sum(axis=0), sizes, ranks, capacity)
     else:
         where = greedy(np.array([RULES[by](piece.of(tables)) for piece in pieces]), sizes, ranks, capacity)
@@ -76,8 +85,15 @@ def share_out(
     return checked(shared, sizes.tolist(), capacity, rule)
 
 
+def parts_needed(costs: Array, ranks: int) -> Array:
+    """Parts of every table that cost no more than the mean of all ranks, shape (tables, n); of tables whose costs have this shape. [1]"""
+    mean = costs.sum(axis=0) / ranks
+    known = (mean > 0) & np.isfinite(mean)  # an endless look-up asks for no number of parts
+    return np.where(known, np.ceil(costs / np.where(known, mean, 1.0)), 1.0)
+
+
 def cut(
-    split: TableSplit, tables: Sequence[Tables], costs: Array, sizes: Array, *, ranks: int, capacity: float, element: float
+    split: TableSplit, tables: Sequence[Tables], needed: Array, sizes: Array, *, ranks: int, capacity: float, element: float
 ) -> list[Piece]:
     """All tables, those in parts that do not fit a rank, or that alone cost more than the mean of all ranks.
 
@@ -86,12 +102,11 @@ def cut(
 
     Parameters
     ----------
-    costs, sizes : of every whole table, shape (tables,). [s], [B]
+    needed, sizes : parts that the cost of every whole table asks for (`parts_needed`), and its bytes, shape (tables,). [1], [B]
     element : bytes of an element. [B]
     """
-    by_rows, mean = split == "rows", costs.sum() / ranks
+    by_rows = split == "rows"
     most = np.array([min(ranks, table.rows if by_rows else max(int(table.width * element // SECTOR), 1)) for table in tables])
-    needed = np.ceil(costs / mean) if mean > 0 else np.ones(len(tables))
     parts = np.ones(len(tables))
     for room in (capacity, capacity / 2.0, capacity / 4.0, capacity / 8.0):
         if split == "none":
