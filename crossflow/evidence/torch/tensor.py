@@ -66,9 +66,8 @@ VOCABULARY = "vocabulary"  # kind of the table and the head
 
 
 def groups(model: Any, ranks: int) -> list[str]:
-    """Kinds of groups of matrices that ranks can divide each without the others: the same matrices of all layers, and the vocabulary."""
-    found = dict.fromkeys(kind for kind, names in _grouped(model, _styles(model)).items() if _closed(model, names, ranks))
-    return [*found, *([VOCABULARY] if _vocabulary(model, ranks) else [])]
+    """Kinds of groups of matrices that ranks may divide each without the others: the same matrices of all layers, and the vocabulary."""
+    return [*_grouped(model, _styles(model)), *([VOCABULARY] if _vocabulary(model, ranks) else [])]
 
 
 def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list[tuple[str, ParallelStyle]]]:
@@ -90,12 +89,6 @@ def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list
 def _kind(own: Iterable[tuple[str, ParallelStyle]]) -> str:
     """Names of the matrices of a group without numbers of layers."""
     return " ".join(".".join("*" if word.isdecimal() else word for word in name.split(".")) for name, _ in own)
-
-
-def _closed(model: Any, own: Iterable[tuple[str, ParallelStyle]], ranks: int) -> bool:
-    """Whether a group has matrices of both kinds, all of which the ranks divide."""
-    sizes = [_divided_size(model.get_submodule(name), style) for name, style in own]
-    return any(isinstance(style, ColwiseParallel) for _, style in own) and all(size % ranks == 0 for size in sizes)
 
 
 def _divided_size(module: Any, style: ParallelStyle) -> int:
