@@ -304,17 +304,143 @@ def test_a_norm_over_one_sample_names_the_batch():
         record(build, batch=1)
 
 
-def test_widths_out_of_tensors_are_refused_and_what_is_drawn_is_not():
-    """As RegNet of torchvision works out its widths; each was told to be 1. A sampler reads whole numbers as well."""
+def test_widths_out_of_data_are_refused_and_those_of_constants_and_what_is_drawn_are_not():
+    """RegNet of torchvision works its widths out with tensors, which are the same in every run. A sampler reads whole numbers as well."""
 
     def widths():
         width = int((torch.arange(2) * 32 + 32)[1].item())
         return nn.Linear(64, width), torch.randn(4, 64)
+
+    def data():
+        return nn.Linear(64, int(torch.randn(96).argmax().item())), torch.randn(4, 64)
 
     def drawn():
         torch.randperm(4).tolist()
         return perceptron(), torch.randn(4, 64)
 
     with pytest.raises(CrossflowError, match=r"reads a whole number out of a tensor, .*; work it out with numbers of Python or NumPy"):
-        record(widths)
+        record(data)
+    assert record(widths).parameters == 64 * 64 + 64
     assert record(drawn).parameters == record(lambda: (perceptron(), torch.randn(4, 64))).parameters
+
+
+class Chosen(nn.Module):
+    """Reads what it does out of tensors, as models do that drop whole layers or look at their masks."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.layers, self.limit = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(4)), limit
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x if torch.rand([]) < self.limit else layer(x)
+        return x[:, torch.tensor([True, False, True, False]).nonzero().flatten()]
+
+
+@pytest.mark.parametrize(("limit", "layers"), [(0.1, 4), (0.9, 0)])
+def test_a_draw_beside_a_limit_is_on_the_side_of_its_mean(limit, layers):
+    """Forward passes of layers that are dropped with a probability below one half run; each was dropped before."""
+    found = record(lambda: (Chosen(limit), torch.randn(4, 64)), task="inference")
+    assert sum(isinstance(found.kernels[i], Product) for op in found.ops for i in op.kernels) == layers
+
+
+def test_a_constant_that_is_written_over_has_no_value():
+    def build():
+        width = torch.zeros(1, dtype=torch.long)
+        width += torch.randn(96).argmax()
+        return nn.Linear(64, int(width.item())), torch.randn(4, 64)
+
+    with pytest.raises(CrossflowError, match="reads a whole number out of a tensor"):
+        record(build)
+
+
+class Packed(nn.Module):
+    """Attention with one matrix for queries, keys and values, whose code splits them by a width that it knows, and an MLP."""
+
+    def __init__(self, splits=True):
+        super().__init__()
+        self.n_head, self.n_embd, self.splits = 4, 64, splits
+        self.c_attn, self.c_proj = nn.Linear(64, 192, bias=False), nn.Linear(64, 64, bias=False)
+        self.up, self.down = nn.Linear(64, 256, bias=False), nn.Linear(256, 64, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.c_attn(x).split(self.n_embd if self.splits else 64, dim=2)
+        q, k, v = (one.unflatten(2, (self.n_head, -1)).transpose(1, 2) for one in (q, k, v))
+        x = x + self.c_proj(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.relu(self.up(x)))
+
+
+def packed(**given):
+    return lambda: (nn.Sequential(*(Packed(**given) for _ in range(2))), torch.randn(2, 8, 64))
+
+
+def divided_products(program):
+    return Counter(
+        (kernel.m, kernel.n, kernel.k) for op in program.ops if op.phase == "forward" for kernel in (program.kernels[i] for i in op.kernels)
+        if isinstance(kernel, Product)
+    )  # fmt: skip
+
+
+def test_tensor_ranks_share_a_packed_matrix_whose_code_knows_its_width():
+    found = record(packed(), world_size=2, parallel="tp=2")
+    assert divided_products(found) == dict.fromkeys([(16, 96, 64), (16, 64, 32), (16, 128, 64), (16, 64, 128)], 2)
+    assert {one.heads for one in found.kernels if isinstance(one, Attention)} == {2}
+    assert found.parameters == record(packed()).parameters
+
+
+def test_matrices_that_code_does_not_let_divide_stay_whole_and_are_named():
+    with pytest.warns(UserWarning, match=r"these matrices stay whole on all ranks, .*: \*\.c_attn \*\.c_proj$"):
+        found = record(packed(splits=False), world_size=2, parallel="tp=2")
+    assert divided_products(found) == dict.fromkeys([(16, 192, 64), (16, 64, 64), (16, 128, 64), (16, 64, 128)], 2)
+    reduced = [op for op in found.ops if op.message is not None and found.messages[op.message].collective == "all_reduce"]
+    assert len(reduced) == 2 * 2  # an MLP each way; nothing of attention
+
+
+class Conditioned(nn.Module):
+    """Layers of which others use a part, or weights, while they are not called, as models of diffusion do; and one that works in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 64), nn.Linear(64, 64)) for _ in range(3)))
+
+    def forward(self, x):
+        first = self.layers[0][1](x)  # part of a layer
+        return self.layers(x + first) @ self.layers[2][2].weight  # of another one its weights
+
+
+def test_shards_follow_how_the_code_uses_the_weights():
+    def build():
+        return Conditioned(), torch.randn(4, 64)
+
+    alone, found = record(build), record(build, world_size=4, parallel="fsdp2")
+    assert held(found, "weights") == pytest.approx(held(alone, "weights") / 4)
+    gathered = [found.messages[op.message].size for op in found.ops if op.message is not None and op.phase == "forward"]
+    layer = 4 * (64 * 64 + 64)
+    # The whole model gathers the last layer with its root; the part by itself, for each of its calls, and what else there is in the layers.
+    assert Counter(gathered) == {2 * layer: 2, layer: 3}
+    assert divided_products(found) == divided_products(alone)
+
+
+def test_grouped_products_run_in_every_type():
+    """Torch says of BF16 alone what they give."""
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 64, 32))
+
+        def forward(self, x):
+            return nn.functional.grouped_mm(x, self.weight, offs=torch.tensor([4, 8, 12, 16], dtype=torch.int32))
+
+    found = record(lambda: (Experts(), torch.randn(16, 64)))
+    assert found.dtype == "fp32"
+    assert next((one.m, one.n, one.k, one.batch) for one in found.kernels if isinstance(one, Product)) == (4, 32, 64, 4)
+
+
+def test_parts_that_run_while_the_model_is_built_count_once():
+    """As a parametrization does, whose weights FSDP2 then puts others in place of."""
+
+    def build():
+        return nn.Sequential(*(nn.utils.parametrizations.weight_norm(nn.Linear(64, 64, bias=False)) for _ in range(2))), torch.randn(4, 64)
+
+    assert record(build, world_size=4, parallel="fsdp2").parameters == 2 * (64 * 64 + 64)

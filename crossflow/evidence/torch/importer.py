@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -15,15 +16,17 @@ import numpy as np
 import torch
 
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.evidence.torch import parallelize, source
+from crossflow.evidence.torch import parallelize, shards, source
+from crossflow.evidence.torch.divisions import otherwise
 from crossflow.evidence.torch.fusion import fused
 from crossflow.evidence.torch.ops import MixedAdamW, local
-from crossflow.evidence.torch.parallelize import Parallelism
+from crossflow.evidence.torch.parallelize import Parallelism, TorchDivision
 from crossflow.evidence.torch.pipeline import microbatch_of, pipelined
 from crossflow.evidence.torch.program import STAGES, Recorded, program_of
 from crossflow.evidence.torch.recorder import FORWARD, ModelCall, Record, StepRecorder
 from crossflow.evidence.torch.replicas import STAGE, Replicated, add_up
 from crossflow.evidence.torch.stages import Stages, settled, tied_sums
+from crossflow.evidence.torch.tensor import IndivisibleError, divided_loss
 from crossflow.evidence.torch.world import collected, fake_world
 from crossflow.program.kernels import Product
 from crossflow.program.mesh import RankMesh, mesh_of
@@ -167,29 +170,80 @@ def _run(
     recorder: StepRecorder,
     world: ExitStack,
 ) -> tuple[source.SourceModel, Stages | None]:
-    """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled."""
+    """Run two steps; the second one stays in the recorder, when buckets, prefetches and layouts are settled.
+
+    Where the plain way to divide the model fails, it is built and divided anew as its code allows.
+    """
     if options.dtype:
         torch.set_default_dtype(source.DTYPES[options.dtype])
-    where, found = source.where_of(given), source.load(given, options, world)
-    if found.step is not None and plan is not None:
-        raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
+    where = source.where_of(given)
+
+    def load() -> source.SourceModel:
+        found = source.load(given, options, world)
+        recorder.forget()  # modules that were called while the model was built
+        return _prepared(found, options)
+
+    def run(division: TorchDivision) -> tuple[source.SourceModel, Stages | None]:
+        return _two_steps(load(), plan, parts, options, optimizer, recorder, where, division)
+
     try:
-        model, stages = _prepared(found, options), None
-        if plan is not None and plan.stages > 1:
-            args, kwargs = microbatch_of((found.args, found.kwargs), found.shape(options)[0], parts)
-            model, stages = replace(model, args=args, kwargs=kwargs), _divided(model.module, args, kwargs, plan.stages, parts, recorder)
-        step = found.step or _step(model, plan, stages, options, optimizer, recorder)
-        step()
-        recorder.clear()
-        step()
-    except CrossflowError:
-        raise
+        found = run(TorchDivision())
+    except CrossflowError as error:
+        if not isinstance(error, IndivisibleError):
+            raise
+        found = _run_otherwise(error, error, load, run, plan, options, recorder)
     except (Exception, SystemExit) as error:
-        if plan is not None and plan.tensor > 1:
-            raise _undivided(error, where) from error
-        raise source.raised(error, where) from error
+        said = source.raised(error, where) if plan is None or plan.tensor == 1 else _undivided(error, where)
+        found = _run_otherwise(error, said, load, run, plan, options, recorder)
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")
+    return found
+
+
+def _run_otherwise(
+    error: BaseException,
+    said: CrossflowError,
+    load: Callable[[], source.SourceModel],
+    run: Callable[[TorchDivision], tuple[source.SourceModel, Stages | None]],
+    plan: Parallelism | None,
+    options: source.SourceOptions,
+    recorder: StepRecorder,
+) -> tuple[source.SourceModel, Stages | None]:
+    """The steps as another division has them, with what was `said` of the error of the first where there is none."""
+    found, division = None, TorchDivision()
+    try:
+        division = otherwise(load, plan, recorder, training=options.training) if plan is not None else division
+        found = run(division) if division != TorchDivision() else None
+    except (Exception, SystemExit):
+        raise said from error
+    if found is None:
+        raise said from error
+    if division.note:
+        warnings.warn(division.note, stacklevel=2)
+    return found
+
+
+def _two_steps(
+    found: source.SourceModel,
+    plan: Parallelism | None,
+    parts: int,
+    options: source.SourceOptions,
+    optimizer: str,
+    recorder: StepRecorder,
+    where: str,
+    division: TorchDivision,
+) -> tuple[source.SourceModel, Stages | None]:
+    """Run two steps of a model, divided as `division` says; the records of the second one stay."""
+    if found.step is not None and plan is not None:
+        raise CrossflowError(f"{where} runs the step itself; leave --parallel out, or return the model")
+    model, stages = found, None
+    if plan is not None and plan.stages > 1:
+        args, kwargs = microbatch_of((found.args, found.kwargs), found.shape(options)[0], parts)
+        model, stages = replace(model, args=args, kwargs=kwargs), _divided(model.module, args, kwargs, plan.stages, parts, recorder)
+    step = found.step or _step(model, plan, stages, options, optimizer, recorder, division)
+    step()
+    recorder.clear()
+    step()
     return found, stages
 
 
@@ -226,6 +280,7 @@ def _step(
     options: source.SourceOptions,
     optimizer: str,
     recorder: StepRecorder,
+    division: TorchDivision,
 ) -> Callable[[], None]:
     """One step of a model: forward, backward, update."""
     module = model.module
@@ -236,7 +291,8 @@ def _step(
         wide = options.wide and model.optimizer is None and OPTIMIZERS[optimizer] is MixedAdamW and module_type(module).itemsize < 4
         if wide and stages is not None and stages.microbatches > 1 and plan.data != "fsdp":
             add_up(module, torch.float32)
-        module = parallelize.parallelized(module, plan, torch.float32 if wide else None, stages.outer if stages is not None else {})
+        outer = stages.outer if stages is not None else {}
+        module = parallelize.parallelized(module, plan, torch.float32 if wide else None, outer, division)
     if not options.training:
 
         def infer() -> None:
@@ -247,7 +303,7 @@ def _step(
 
     def back(synchronises: bool) -> None:
         idle = module.no_sync() if isinstance(module, Replicated) and not synchronises else nullcontext()
-        with idle, parallelize.microbatch(module) if stages is not None else nullcontext(), parallelize.divided_loss(plan):
+        with idle, shards.microbatch(module) if stages is not None else nullcontext(), divided_loss(plan.tensor if plan is not None else 1):
             source.loss_of(model, module(*model.args, **model.kwargs)).backward()
 
     after = dict(model.module.named_parameters(remove_duplicate=False))  # which FSDP2 and DTensor have put in their place
@@ -260,7 +316,7 @@ def _step(
             recorder.mark()
         back(synchronises=True)
         if stages is not None:
-            parallelize.reduce_shards(module)
+            shards.reduce_shards(module)
         found = update()
         if stages is not None:
             recorder.records += tied_sums(stages, module, recorder)

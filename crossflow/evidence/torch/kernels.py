@@ -33,6 +33,14 @@ def free(func: Any) -> bool:
     return func.namespace in _FREE_SPACES or name_of(func) in FREE or func.is_view
 
 
+def result(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives. Torch says of grouped products in BF16 alone what they give; a GPU multiplies other types as well."""
+    if name_of(func) != "_grouped_mm" or args[0].dtype == torch.bfloat16:
+        return func(*args, **kwargs)
+    typed = [one.to(torch.bfloat16) if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in args]
+    return func(*typed, **kwargs).to(args[0].dtype)
+
+
 def copies(func: Any) -> bool:
     """Whether an operation fills tensors that are given to it although its schema does not say so."""
     return str(func._schema.name) == "fsdp::all_gather_copy_in"

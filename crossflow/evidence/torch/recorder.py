@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import kernels, messages
+from crossflow.evidence.torch.constants import known, value_of
 from crossflow.evidence.torch.ops import local
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel
@@ -24,6 +26,7 @@ COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's g
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
 _ADD = torch.ops.aten.add.Tensor
 _DRAWS = frozenset({"random_", "randperm", "randint", "bernoulli_", "bernoulli", "multinomial"})
+_COMPARES = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 _NEAR = 16  # numbers of nodes of autograd among which that of an operation is looked for
 
 
@@ -104,6 +107,7 @@ class StepRecorder(TorchDispatchMode):
         self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
         self._drawn: dict[int, float] = {}  # mean of what was drawn evenly
+        self._compared: dict[int, bool] = {}  # whether such a mean is below or above a limit
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
     def clear(self) -> None:
@@ -209,7 +213,7 @@ class StepRecorder(TorchDispatchMode):
         layer, phase = self._place()
         if func is _ITEM:
             return self._item(args[0], layer, phase)
-        out = func(*args, **kwargs)
+        out = known(func, args, kwargs, kernels.result(func, args, kwargs))
         if func.namespace in messages.NAMESPACES:
             self._send(func, args, kwargs, out, layer, phase)
         elif not kernels.free(func):
@@ -218,12 +222,12 @@ class StepRecorder(TorchDispatchMode):
 
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
         """A number that the host reads: it waits for the device, and is told 1; of flags, that all of them are set, and none too many; of a
-        number drawn evenly, the mean.
+        number drawn evenly, the mean, and of that beside a limit, on which side it is; of a small constant, what it is.
 
         An optimizer is told 2: its second step is the one that stays, and NAdam divides by one minus a number that it reads.
         """
-        key = self._key(tensor)
-        whole = not tensor.dtype.is_floating_point and tensor.dtype != torch.bool
+        key, value = self._key(tensor), value_of(tensor)
+        whole = value is None and not tensor.dtype.is_floating_point and tensor.dtype != torch.bool
         if whole and not self._names and key not in self._drawn:  # no module has run yet: it may be the width of a layer
             raise CrossflowError(
                 "what builds the model reads a whole number out of a tensor, whose values the import does not have; work it out with "
@@ -231,8 +235,10 @@ class StepRecorder(TorchDispatchMode):
             )
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
+        if value is not None and not self._updating:
+            return value
         if tensor.dtype == torch.bool:
-            return key not in self._any
+            return self._compared.get(key, key not in self._any)
         number = 2 if self._updating else self._drawn.get(key, 1)
         return float(number) if tensor.dtype.is_floating_point else int(number)
 
@@ -254,6 +260,10 @@ class StepRecorder(TorchDispatchMode):
             least = args[1] if len(args) > 1 else kwargs.get("from", 0.0)
             most = args[2] if len(args) > 2 else kwargs.get("to", 1.0)
             self._drawn |= dict.fromkeys(outputs, (least + most) / 2.0)
+        elif kernels.name_of(func) == "rand":
+            self._drawn |= dict.fromkeys(outputs, 0.5)
+        elif kernels.name_of(func) in _COMPARES and isinstance(args[1], int | float) and self._key(args[0]) in self._drawn:
+            self._compared |= dict.fromkeys(outputs, _COMPARES[kernels.name_of(func)](self._drawn[self._key(args[0])], args[1]))
         elif kernels.name_of(func) in _DRAWS:
             self._drawn |= dict.fromkeys(outputs, 1.0)
         if found is None:

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch import nn
 
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch.lists import lists
 from crossflow.evidence.torch.ops import gradient
-from crossflow.evidence.torch.parallelize import lists
 from crossflow.evidence.torch.recorder import BACKWARD, FORWARD, UPDATE, Record, StepRecorder, gathers
 from crossflow.parallel.strategy.stages import stage_layers
 

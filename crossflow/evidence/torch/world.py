@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 import crossflow
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch.constants import LARGEST
 from crossflow.evidence.torch.ops import FusedKernels
 from crossflow.evidence.torch.replicas import Replicated
 
@@ -112,6 +114,7 @@ def _changes() -> Iterator[tuple[Any, Any]]:
 
 def _methods() -> Iterator[tuple[Any, str, Any]]:
     """Methods of torch that are replaced: class, name, and what stands there while a world is there."""
+    yield fake_tensor, "CONSTANT_NUMEL_LIMIT", LARGEST
     yield torch.nn.Module, "_apply", _converted
     yield FakeTensor, "__deepcopy__", _copied
     yield torch.autocast, "__init__", _autocast(torch.autocast.__init__)

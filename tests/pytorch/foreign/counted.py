@@ -1,0 +1,80 @@
+"""Parameters and operations of a model: by torch, on real tensors, and of the program that is imported of it."""
+
+import math
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from crossflow.base.errors import CrossflowError
+from crossflow.evidence.torch import importer, record, source
+from crossflow.program.kernels import Attention, Pass, Product, Scan
+from tests.pytorch.foreign.models import MODELS
+
+OPTIONS = source.SourceOptions(batch=1, sequence=None, dtype="", training=True)
+
+
+def row(name: str, layouts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What becomes of a model at each layout."""
+    make = MODELS[name]
+    parameters, flops = counted(make)
+    return {"layouts": {layout: _imported(make, given, parameters, flops) for layout, given in layouts.items()}}
+
+
+def counted(make: Any) -> tuple[int, float]:
+    """Parameters of a model, and operations of a step on real tensors, those of attention as the products that it stands for."""
+    torch.manual_seed(0)
+    found = source.given(make, OPTIONS, "model")
+    model = found.module.train()
+
+    def grouped(a: Any, b: Any, *_args: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+        wide = len(a) == 2 and len(b) == 2
+        return 2 * a[0] * a[1] * b[-1] if wide else 2 * a[-2] * a[-1] * b[-1]
+
+    def convolved(gradient: Any, data: Any, weight: Any, *args: Any, out_shape: Any = None, **_kwargs: Any) -> int:
+        """Torch's own count takes the groups of a convolution for one."""
+        pixels = gradient if not args[4] else data
+        return 2 * math.prod(weight) * pixels[0] * math.prod(pixels[2:]) * sum(args[7][:2])
+
+    own = {torch.ops.aten._grouped_mm: grouped, torch.ops.aten.convolution_backward: convolved}
+    with FlopCounterMode(display=False, custom_mapping=own) as count, sdpa_kernel(SDPBackend.MATH):
+        source.loss_of(found, model(*found.args, **found.kwargs)).backward()
+    return sum(one.numel() for one in model.parameters()), float(count.get_total_flops())
+
+
+def _imported(make: Any, given: Mapping[str, Any], parameters: int, flops: float) -> dict[str, Any]:
+    torch.manual_seed(0)
+    ranks = 2 if "tp" in given.get("parallel", "") else 1
+    own = list[float]()
+    laid_out = importer._laid_out
+
+    def counting(recorder: Any, *args: Any, **kwargs: Any) -> Any:  # before convolutions are joined with other passes
+        own.append(sum(operations(kernel) for one in recorder.records for kernel in one.kernels))
+        return laid_out(recorder, *args, **kwargs)
+
+    importer._laid_out = counting
+    try:
+        program = record(make, **given)
+    except CrossflowError as error:
+        return {"refused": str(error)}
+    except Exception:
+        return {"error": traceback.format_exc()[-2000:]}
+    finally:
+        importer._laid_out = laid_out
+    if any(isinstance(kernel, Scan) for kernel in program.kernels):  # torch counts the products of a scan that is written out
+        own[0] = flops
+    return {"parameters": program.parameters, "own_parameters": parameters, "flops": own[0], "least": flops / ranks, "most": flops}
+
+
+def operations(kernel: Any) -> float:
+    """Operations of a kernel as FlopCounterMode counts them: all keys, and in the backward pass twice those of the forward pass. [flop]"""
+    if isinstance(kernel, Product):
+        return float(2.0 * kernel.m * kernel.n * kernel.k * kernel.batch)
+    if isinstance(kernel, Attention) and kernel.work is not None:  # values of another width: of causal work half, five products behind
+        return float(kernel.work[0] * (2.0 if kernel.causal else 1.0) * (0.8 if kernel.backward else 1.0))
+    if isinstance(kernel, Attention):
+        return float(4.0 * kernel.samples * kernel.heads * kernel.length * kernel.seen * kernel.width * (2 if kernel.backward else 1))
+    return float(kernel.flops) if isinstance(kernel, Pass) and "convolution" in kernel.what else 0.0
