@@ -27,7 +27,7 @@ PHASES = ("prefill", "decode")
 # A number of a kernel by the one that stands for it where no kernel before has it, and numbers that are one where they do nothing.
 LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
 
-KernelNumbers = Mapping[str, Any]
+KernelNumbers = Mapping[Any, Any]  # keys of some are numbers
 Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers, the likest first
 
 
