@@ -244,7 +244,7 @@ def test_a_setting_that_spoils_many_places_of_a_file_is_told_once(tmp_path):
         "system: {template: reference-training, devices: 64}\nworkload: {model: llama3-8b, global_batch: 64}\nstrategy: tp8-dp8\n"
     )
     (message,) = problems(crossflow.load, path, "system.budgets.area=800 mm")
-    assert "system.budgets.area: expected a mapping, got '800 mm' (with --set system.budgets.area=800 mm); so " in message
+    assert "system.budgets.area: expected a mapping, got '800 mm' (with system.budgets.area=800 mm); so " in message
     assert message.endswith(" other places of the file")
 
 

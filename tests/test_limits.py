@@ -186,12 +186,12 @@ def test_a_preset_that_names_no_model_is_told(told):
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
-        ("foo[0]=1", "--set foo[0]=1: foo[0]: unknown key 'foo[0]'; known keys: "),
-        ("workl.x=1", "--set workl.x=1: workl: unknown key 'workl'; did you mean 'workload'?"),
-        ("system.budgets.power=300 W/0", "--set system.budgets.power=300 W/0: system.budgets.power: expected a quantity in W, got '300 W/0': 'W/0' is not a known unit"),
-        (".".join("a" * 20_000) + "=1", "--set a.a.a."),
-        ("workload.m=" + "[" * 50_000, f"--set workload.m:1: {DEEP}"),
-        ("strategy.tp=x", "--set strategy.tp=x: strategy.tp: tp must be a positive whole number, got 'x'"),
+        ("foo[0]=1", "foo[0]=1: foo[0]: unknown key 'foo[0]'; known keys: "),
+        ("workl.x=1", "workl.x=1: workl: unknown key 'workl'; did you mean 'workload'?"),
+        ("system.budgets.power=300 W/0", "system.budgets.power=300 W/0: system.budgets.power: expected a quantity in W, got '300 W/0': 'W/0' is not a known unit"),
+        (".".join("a" * 20_000) + "=1", "a.a.a."),
+        ("workload.m=" + "[" * 50_000, f"workload.m:1: {DEEP}"),
+        ("strategy.tp=x", "strategy.tp=x: strategy.tp: tp must be a positive whole number, got 'x'"),
     ],
 )  # fmt: skip
 def test_settings_are_told_as_such(told, setting, line):

@@ -40,8 +40,8 @@ def test_serving_engines_do_not_train(software):
 @pytest.mark.parametrize(
     ("model", "on", "told"),
     [
-        ("dgx-h100", "llama3-70b", "dgx-h100 is a system and llama3-70b a model: give --model llama3-70b --on dgx-h100"),
-        ("llama3-8b", "dgx-h100,dgx-b200", "--on dgx-h100,dgx-b200: this takes one system; crossflow compare sets several side by side"),
+        ("dgx-h100", "llama3-70b", "dgx-h100 is a system and llama3-70b a model: give model llama3-70b on dgx-h100"),
+        ("llama3-8b", "dgx-h100,dgx-b200", "on dgx-h100,dgx-b200: this takes one system; crossflow compare sets several side by side"),
     ],
 )
 def test_models_and_systems_in_each_others_place_are_told(model, on, told, exactly):

@@ -269,7 +269,7 @@ def test_of_too_many_strategies_a_sample_and_its_best_degrees_are_tried(monkeypa
             {},
             "scenario: strategy: no strategy divides this transformer over 7 devices with 2 layers, 32 heads and global_batch 1;"
             " give another number of devices, or a global_batch that is a multiple of 7"
-            " (with --set system.devices=7, --set workload.layers=2)",
+            " (with system.devices=7, workload.layers=2)",
         ),
     ],
 )

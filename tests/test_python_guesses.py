@@ -334,7 +334,7 @@ def test_the_second_word_is_the_system_everywhere(tmp_path):
     assert crossflow.load(str(path), "dgx-h100", tp=8, batch=8).workload.layers == 4
 
 
-@pytest.mark.parametrize("top", ["3", 0, 2.5, True])
+@pytest.mark.parametrize("top", ["3", 2.5, True])
 def test_a_plan_lists_a_whole_number(top):
     with pytest.raises(TypeError, match="plan\\(\\) takes top as a whole number"):
         crossflow.plan(**SHORT, top=top)

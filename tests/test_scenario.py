@@ -157,7 +157,7 @@ def test_a_missing_section_is_told(write, missing):
     ],
 )
 def test_strategies_that_do_not_fit_the_system_are_told(write, settings, sentence, exactly):
-    with pytest.raises(SpecError, match=exactly(f"--set {settings[0]}: strategy: {sentence}")):
+    with pytest.raises(SpecError, match=exactly(f"{settings[0]}: strategy: {sentence}")):
         crossflow.load(write(GOOD), settings)
 
 
@@ -179,7 +179,7 @@ SPOILT = "strategy: strategy RC-2-2-d2 needs 8 devices (kp1 2 x kp2 2 x dp 2), b
 def test_a_setting_that_spoils_another_section_is_named(write, exactly):
     """Of several those without which the file is right; none where the file is wrong by itself."""
     path, settings = write(GOOD), ["name=other", "system.devices=4"]
-    with pytest.raises(SpecError, match=exactly(f"{path}:11: {SPOILT} (with --set system.devices=4)")):
+    with pytest.raises(SpecError, match=exactly(f"{path}:11: {SPOILT} (with system.devices=4)")):
         crossflow.load(path, settings)
     wrong = write(GOOD.replace("devices: 8", "devices: 4"))
     with pytest.raises(SpecError, match=exactly(f"{wrong}:11: {SPOILT}")):
@@ -243,7 +243,7 @@ def test_a_shape_that_does_not_hold_the_nodes_is_told_where_it_stands(write):
 
 
 def test_a_network_that_is_set_is_blamed_on_the_setting(write):
-    with pytest.raises(SpecError, match=re.escape("--set system.network.inter={topology: torus2d, shape: [3, 3]}: system.network.inter: ")):
+    with pytest.raises(SpecError, match=re.escape("system.network.inter={topology: torus2d, shape: [3, 3]}: system.network.inter: ")):
         crossflow.load(write(GOOD), ["system.network.inter={topology: torus2d, shape: [3, 3]}"])
 
 
@@ -285,7 +285,7 @@ def test_both_levels_of_a_network_are_told_on_the_settings_that_shape_them(write
     with pytest.raises(SpecError) as found:
         crossflow.load(write(text), ["system.network.inter.shape=[2, 2, 2]"])
     assert [problem.path for problem in found.value.problems] == ["system.network.intra.shape", "system.network.inter.shape"]
-    assert found.value.problems[1].file == "--set system.network.inter.shape=[2, 2, 2]"
+    assert found.value.problems[1].file == "system.network.inter.shape=[2, 2, 2]"
 
 
 def test_a_wrong_key_hides_neither_the_software_nor_the_strategy(write):

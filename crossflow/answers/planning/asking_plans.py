@@ -44,8 +44,8 @@ def plan(
     >>> plans.best is not None and not plans.best.tight
     True
     """
-    if not isinstance(top, int) or isinstance(top, bool) or top < 1:
-        raise TypeError(f"plan() takes top as a whole number of at least 1, such as top=3, not {shown(top)}")
+    if not isinstance(top, int) or isinstance(top, bool):
+        raise TypeError(f"plan() takes top as a whole number, such as top=3, not {shown(top)}")
     source, texts, assumed = asked("plan", scenario, settings, named)
     found, notes = unplanned(source, texts)
     if found.requests is not None:

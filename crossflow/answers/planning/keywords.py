@@ -129,7 +129,7 @@ def without_options(sentence: str) -> str:
     'software=x: no such stack (with software=x); see crossflow show --on x'
     """
     return "".join(
-        part if part.startswith("crossflow ") else re.sub(r"--set (?=[\w.]+=)|--(?=(?:on|nodes|devices|batch|task|strategy)\b)", "", part)
+        part if part.startswith("crossflow ") else re.sub(r"--set (?=\S)|--(?=(?:model|on|nodes|devices|batch|task|strategy)\b)", "", part)
         for part in re.split(r"(crossflow [a-z]+[^;)]*)", sentence)
     )
 

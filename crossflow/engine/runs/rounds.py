@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from crossflow.base.arrays import Array, divide
+from crossflow.base.limits import LARGEST
 
 # Prompts of a round beyond which all rounds read, and their share at least in which none reads. [1]
 FEWEST, LEAST_IDLE = 30.0, 1e-6
@@ -40,7 +41,7 @@ def erlang(servers: Array, load: Array) -> tuple[Array, Array]:
     many = np.minimum(servers, SERVERS)
     alone, load = np.exp(-np.minimum(load, FEWEST)), load * (many / servers)  # of more servers the same share is busy
     term, total = np.ones_like(load), np.zeros_like(load)
-    for j in range(int(np.max(many))):
+    for j in range(_whole(many)):
         total = np.where(j < many, total + term, total)
         term = np.where(j < many, term * load / (j + 1.0), term)
     all_busy = term / (1.0 - load / many)
@@ -64,8 +65,8 @@ def come_after(arriving: Array, dealt: Array) -> Array:
         return arriving
     from scipy.special import gammainc
 
-    most = int(np.max(np.ceil(arriving + 6.0 * np.sqrt(arriving) + 2.0)))
-    return np.asarray(sum(gammainc(j * dealt, dealt * arriving) for j in range(1, min(most, SERVERS) + 1)))
+    most = _whole(np.ceil(arriving + 6.0 * np.sqrt(arriving) + 2.0), SERVERS)
+    return np.asarray(sum(gammainc(j * dealt, dealt * arriving) for j in range(1, most + 1)))
 
 
 def busy_rounds(arriving: Array, steps: Array, together: Array, dealt: Array) -> Array:
@@ -91,6 +92,11 @@ def busy_rounds(arriving: Array, steps: Array, together: Array, dealt: Array) ->
     several = divide(1.0 / np.maximum(ends, LEAST_IDLE) - 1.0, 1.0 - none_comes(arriving, dealt))
     alone = divide(steps, np.maximum(1.0 - arriving * steps, LEAST_IDLE))
     return np.asarray(np.where(arriving > 0, np.where(together > 1.0, np.maximum(several, steps), alone), steps))
+
+
+def _whole(numbers: Array, most: float = LARGEST) -> int:
+    """The largest of some whole numbers; of points without an end, which have none, nothing is asked."""
+    return int(np.minimum(np.nan_to_num(numbers, nan=0.0).max(), most))
 
 
 def until_next(arriving: Array, dealt: Array) -> Array:
@@ -152,7 +158,7 @@ def fuller(prompts: Array, stages: Array, room: Array, first: float) -> Array:
     """Pieces beyond the first that one of p microbatches reads where so many prompts come, a Poisson number with this mean: one more for
     every p, from the one after `first`. [1]
     """
-    most = int(np.max(np.minimum(room, np.ceil((prompts + 8.0 * np.sqrt(prompts) + 8.0) / stages))))
+    most = _whole(np.minimum(room, np.ceil((prompts + 8.0 * np.sqrt(prompts) + 8.0) / stages)))
     more = np.zeros(1)
     if most > 1:
         from scipy.special import gammainc
