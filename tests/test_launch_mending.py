@@ -1,6 +1,7 @@
 """Flags of a launch file beside the advice on a trace of its run: what is to be added and to go, what it needs, and the file with it."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,7 +54,7 @@ def test_every_flag_is_one_of_its_framework():
     for kind, mends in MENDS.items():
         known = table(kind)
         for mend in {one for ill in mends.values() for one in ill}:
-            for flag in (mend.flag, *mend.needs):
+            for flag in (mend.flag, *(re.split("[=>]", need)[0] for need in (*mend.needs, *mend.without))):
                 assert known.found(flag) or known.listed(flag, known.ignored) or known.listed(flag, known.unmodelled), (kind, flag)
             assert (mend.value == "") <= (not known.has_value(mend.flag)), (kind, mend.flag)
         assert set(mends) <= set(CURES), kind
@@ -88,6 +89,41 @@ def test_switches_that_slow_an_engine_go(file):
     found = mended(advised("launches", "between_steps", engine=VLLM), file(SERVED))
     assert words(found) == ["remove --enforce-eager", "remove --no-async-scheduling"]
     assert found.text.split() == ["vllm", "serve", "meta-llama/Llama-3.1-8B", "--tensor-parallel-size", "2"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm serve M "--enforce-eager" --tensor-parallel-size 2\n',
+        'A=("--enforce-eager" "--tensor-parallel-size" 2)\nvllm serve M "${A[@]}"\n',
+        "TP=--tensor-parallel-size=2\nvllm serve M $TP\n",
+        'echo "--tensor-parallel-size 2" && vllm serve M --tensor-parallel-size 2\n',
+        "vllm serve M --enforce-eager \\\n  --enforce-eager --tensor-parallel-size 2\n",
+    ],
+)
+def test_lines_that_would_come_out_otherwise_are_not_written(text, file):
+    found = mended(advised("launches", "between_steps", engine=VLLM), file(text))
+    assert "add --async-scheduling" in words(found)
+    if found.text is not None:  # what is written says nothing else
+        again = mended(advised("launches", "between_steps", engine=VLLM), file(found.text, "again.sh"))
+        assert again.flags == ()
+        assert '""' not in found.text
+    assert not found.text or 'echo "--async' not in found.text
+
+
+def test_what_needs_what_comes_with_a_later_finding_waits_for_it(file):
+    sharded = file(MEGATRON.replace("--bf16", "--bf16 --use-distributed-optimizer"))
+    found = mended(advised("exposed_all_gather", "exposed_all_reduce"), sharded)
+    assert {*words(found)} == {"add --overlap-grad-reduce", "add --tp-comm-overlap", "add --overlap-param-gather"}
+    assert found.left == ()
+
+
+def test_several_servers_and_traces_of_no_engine_are_refused(file):
+    two = "vllm serve A --enforce-eager &\nvllm serve B --enforce-eager --port 8001\n"
+    with pytest.raises(CrossflowError, match="starts several commands of vllm; name a file that starts the one which was traced"):
+        mended(advised("launches", engine=VLLM), file(two))
+    with pytest.raises(CrossflowError, match="starts vllm, and the trace has no steps of an engine"):
+        mended(advised("synchronisation"), file(SERVED))
 
 
 def test_structured_files_are_told_by_their_keys(file):

@@ -24,7 +24,7 @@ ASKED = ["predict", "--model", "llama3-8b", "--on", "dgx-h100"]
         (["--engine", "vllm"], "write --set software=vllm"),
         (["--price", "2"], "write --set 'system.operation.price=2 USD/hour'"),
         (["--micro-batch-size", "2"], "write --set strategy.micro_batch=2"),
-        (["--rate", "5"], "write --set 'requests.arrivals.rate=5 1/s'"),
+        (["--rate", "5"], "write --set 'requests.arrivals={law: poisson, rate: 5 1/s}'"),
         (["--modle", "x"], "did you mean '--model'?"),
     ],
 )

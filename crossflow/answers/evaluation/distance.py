@@ -42,9 +42,11 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
         return tuple(reasons), which
     varied = {path.removeprefix("system."): values for path, values in (quantities or {}).items() if path.startswith("system.")}
     given = scenario.document.data["system"]
+    shipped = given.get("template") in files.catalogue("templates", "systems")  # what a user's own file says is looked at too
     for path in (*AROUND_IT, *(f"network.{level}.latency" for level in LATENCIES)):
         keys = path.split(".")
-        values = varied[path] if path in varied else None if files.held(given, keys) is None else value_at(scenario.system, keys)
+        known = shipped and files.held(given, keys) is None
+        values = varied[path] if path in varied else None if known else value_at(scenario.system, keys)
         span = None if values is None else _span(scenario, path)
         if span is None:
             continue

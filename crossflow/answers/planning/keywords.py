@@ -193,7 +193,7 @@ def instead_of(word: str, value: str, options: Collection[str]) -> str:
     ('--strategy tp8', '')
     """
     name = "on" if word == "system" else SAME.get(word, CALLED.get(word, word))
-    if name != word and f"--{name}" in options:
+    if name != word and name != "output" and f"--{name}" in options:  # --output names a file
         return f"--{name} {value}".strip()
     if name in OF_STRATEGY:
         return f"--strategy {name}{value}" if name in DEGREES and "--strategy" in options else f"--set strategy.{name}={value or 'VALUE'}"
@@ -202,10 +202,10 @@ def instead_of(word: str, value: str, options: Collection[str]) -> str:
     if word in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4"):
         return f"--set workload.dtype={word}"
     if word in ("rate", "qps", "request_rate"):
-        return f"--set 'requests.arrivals.rate={value or 5} 1/s'"
+        return f"--set 'requests.arrivals={{law: poisson, rate: {value or 5} 1/s}}'"
     if name == "price":
         return f"--set 'system.operation.price={value or 2} USD/hour'"
-    if name in INSTEAD or name in _WORKLOAD or name in _FILE:
+    if name in INSTEAD or (name in _WORKLOAD and name != "top") or name in _FILE:  # a recommendation model has a `top`
         return f"--set {INSTEAD.get(name) or (name if name in _FILE else f'workload.{name}')}={value or 'VALUE'}"
     return ""
 

@@ -324,7 +324,8 @@ def _trusted(study: Study, view: View) -> str:
     if not found:
         return ""
     if set(found) == {"unknown"}:
-        return f"trust: {trust(study.scenario).text}"
+        own = trust(study.scenario)  # which may lie nearer than all of the points
+        return f"trust: {own.text if own.level == 'unknown' else 'unknown: errors of measured runs say nothing of points so far away'}"
     counts = {level: found[level] for level in reversed(LEVELS) if level in found}
     told = (
         next(iter(counts))

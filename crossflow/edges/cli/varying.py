@@ -15,7 +15,7 @@ MOST = 100_000  # values of a path, and points of a sweep without a study
 _COUNTED = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _POWERS = re.compile(r"(\d{1,18})\^(\d{1,3})\.\.\1\^(\d{1,3})")
 _SPACED = re.compile(r"([^:]+):([^:]+):(\d{1,9})")
-_UNIT = re.compile(r"(.*\d)\s*([A-Za-zµ][A-Za-zµ0-9/*^ ]*)")
+_UNIT = re.compile(r"(.*\d)(?:\s*((?![eE]\d|[xX])[A-Za-zµ][A-Za-zµ0-9/*^ ]*)|\s+(1 ?/ ?[A-Za-z]+))")  # not an exponent, nor a number in other digits
 _BARE = re.compile(r"[+\-.:^eE\d]*\d")  # a number or a range of numbers
 _RANGE = re.compile(r"[:^]|\.\.")
 _NUMBER = re.compile(r"\s*[+-]?\.?\d")
@@ -33,6 +33,8 @@ def varied(text: str, example: str) -> tuple[str, list[Any]]:
 
     >>> varied("system.network.inter.bandwidth=25,50,100 GB/s", ""), varied("system.power=600:700:3 W", "")
     (('system.network.inter.bandwidth', ['25 GB/s', '50 GB/s', '100 GB/s']), ('system.power', ['600 W', '650 W', '700 W']))
+    >>> varied("rate=1,2 1/s", ""), varied("batch=100,1e3", "")
+    (('rate', ['1 1/s', '2 1/s']), ('batch', [100, 1000.0]))
     >>> varied("system.power=600:700 W:2", "")
     ('system.power', ['600 W', '700 W'])
     """
@@ -69,7 +71,7 @@ def _measured(listed: list[str]) -> tuple[list[str], str]:
     bare = [*listed[:-1], *([found[1]] if found else [])]
     if found is None or not all(map(_BARE.fullmatch, bare)) or (len(bare) == 1 and not _RANGE.search(bare[0])):
         return listed, ""
-    return bare, found[2]
+    return bare, found[2] or found[3]
 
 
 def _values(text: str, path: str, part: str) -> Iterator[Any]:
@@ -86,7 +88,7 @@ def _values(text: str, path: str, part: str) -> Iterator[Any]:
         if not 0 < int(found[3]) <= MOST:
             raise CrossflowError(f"--vary {text}: expected FROM:TO:COUNT with 1 to {MOST:,} values, got {part}")
         start, measured = found[1].strip(), _UNIT.fullmatch(found[2].strip())
-        start = f"{start} {measured[2]}" if measured and _BARE.fullmatch(start) else start
+        start = f"{start} {measured[2] or measured[3]}" if measured and _BARE.fullmatch(start) else start
         ends = SpacedRange.model_validate({"from": start, "to": found[2].strip(), "count": int(found[3])})
         numbers = spaced(ends, Document(file=f"--vary {text}", data={}), ("sweep", path))
         yield from (int(one) if isinstance(one, float) and one.is_integer() else one for one in numbers)

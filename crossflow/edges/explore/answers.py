@@ -93,7 +93,8 @@ def _trust(design: Design, score: Score, point: int) -> dict[str, str]:
     """How far the step time of a point can be trusted: the level, and a sentence with the band and the reason."""
     scenario, level = design.scenario, score.trusted[point]
     changed = any(path.split(".")[1] not in AROUND for path in design.quantities)
-    found = trust(scenario, changed=changed or trust(scenario).level != level)
+    found = trust(scenario, changed=changed)
+    found = found if found.level == level else trust(design.whole())
     return {"level": found.level, "text": found.text, "basis": found.basis}
 
 

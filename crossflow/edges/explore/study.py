@@ -84,7 +84,7 @@ class StudyPage:
             "source": None if self.source is None else str(self.source.place),
             "tie": self.tie(found),
             "draws": self.draws(),
-            "trust": "" if self.source is None else trust(self.source.scenario).text,
+            "trust": self.trust(found),
         }
 
     def part(self, found: PointRows, record: Mapping[str, Any]) -> ShownRows:
@@ -105,6 +105,14 @@ class StudyPage:
             return None
         settings = [name for name, column in found.columns.items() if is_setting(name) and _varies(column.values)]
         return reach_of_ties(self.source.scenario, settings, level.levels)
+
+    def trust(self, found: PointRows) -> str:
+        """How far points without a band can be trusted, in a sentence."""
+        if self.source is None:
+            return ""
+        own, column = trust(self.source.scenario), found.columns.get("trust")
+        levels = set() if column is None or column.levels is None else {str(column.levels[int(code)]) for code in np.unique(column.values)}
+        return "unknown" if levels == {"unknown"} and own.level != "unknown" else own.text
 
     def found(self, record: Mapping[str, Any]) -> PointRows:
         """All rows, read again only where the file has changed."""

@@ -21,6 +21,7 @@ from crossflow.workload.spec import TransformerSpec
 
 REPLICAS, DEVICES = "replicas", "devices of each"  # of a deployment, which no flag says
 DIVIDED = ("megatron", "deepspeed")  # whose replicas are what the devices leave, and no flag says
+_ALONE = r"(?<![\w\"'=(-])"  # before a flag that is a word of its own command, not one of a quoted word or an assignment
 _BY_HAND = "change it by the list, or write a new file with"
 _GONE = "\0"  # a line that is left out
 _VALUE = r"(\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\\]+)"
@@ -259,7 +260,7 @@ def _write(lines: list[str], change: FlagChange, parts: Source) -> None:
         return
     at = (change.line or 0) - 1
     flag, has_value = re.escape(change.flag), change.before != ""
-    pattern = rf"(?<![\w-]){flag}(?:(=|\s+){_VALUE})?(?![\w-])" if has_value else rf"(?<![\w-]){flag}(?![\w-])"
+    pattern = rf"{_ALONE}{flag}(?:(=|\s+){_VALUE})?(?![\w-])" if has_value else rf"{_ALONE}{flag}(?![\w\"'-])"
     places = list(re.finditer(pattern, lines[at])) if 0 <= at < len(lines) else []
     if len(places) != 1 or not change.flag.startswith("-"):
         raise CrossflowError(f"{parts.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {parts.kind}")
@@ -288,7 +289,7 @@ def _insert(lines: list[str], change: FlagChange, parts: Source) -> None:
     if change.flag.startswith("-"):
         for one in parts.given:
             at = (one.line or 0) - 1
-            place = re.search(rf"(?<![\w-]){re.escape(one.flag)}(?![\w-])", lines[at]) if 0 <= at < len(lines) else None
+            place = re.search(rf"{_ALONE}{re.escape(one.flag)}(?![\w-])", lines[at]) if 0 <= at < len(lines) else None
             if place is not None and one.flag.startswith("-"):
                 lines[at] = f"{lines[at][: place.start()]}{change} {lines[at][place.start() :]}"
                 return

@@ -7,7 +7,9 @@ captured graphs, backends) stay with the advice in words.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import fnmatch
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,22 +32,26 @@ class MendingFlag:
     ----------
     flag : its name in the framework's table.
     value : what it is to be, "" for a switch; None where it has to go.
-    needs : flags without which the framework refuses it, or it does nothing.
+    needs : flags without which the framework refuses it, or it does nothing: by name, as NAME=PATTERN or as NAME>NUMBER.
+    without : flags beside which the framework refuses it, likewise.
     """
 
     flag: str
     value: str | None = ""
     needs: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 _GRADIENTS = MendingFlag(flag="overlap-grad-reduce")
-_TENSOR = MendingFlag(flag="tp-comm-overlap", needs=("sequence-parallel",))
+_TENSOR = MendingFlag(flag="tp-comm-overlap", needs=("tensor-model-parallel-size>1", "sequence-parallel"))
 _GATHERS = MendingFlag(flag="overlap-param-gather", needs=("overlap-grad-reduce", "use-distributed-optimizer"))
 _EAGER, _OWN_SUM = MendingFlag(flag="enforce-eager", value=None), MendingFlag(flag="disable-custom-all-reduce", value=None)
 _AHEAD, _OVERLAPPED = MendingFlag(flag="async-scheduling"), MendingFlag(flag="disable-overlap-schedule", value=None)
 _COMPILED = MendingFlag(flag="compile.enable", value="true")
-_ASYNC_TENSOR = MendingFlag(flag="parallelism.enable_async_tensor_parallel", value="true", needs=("compile.enable",))
-_ZERO = MendingFlag(flag="zero_optimization.overlap_comm", value="true")
+_ASYNC_TENSOR = MendingFlag(
+    flag="parallelism.enable_async_tensor_parallel", value="true", needs=("parallelism.tensor_parallel_degree>1", "compile.enable=true"),
+)  # fmt: skip
+_ZERO = MendingFlag(flag="zero_optimization.overlap_comm", value="true", needs=("zero_optimization.stage=[12]",))  # of stage 3 it is on
 # By framework and kind of ill. Megatron-LM's arguments.py says what its flags need; of vLLM "Engine Arguments" (docs.vllm.ai), of SGLang
 # "Server Arguments" (docs.sglang.io), of torchtitan config/job_config.py, of DeepSpeed "DeepSpeed Configuration JSON" (deepspeed.ai).
 MENDS: Mapping[str, Mapping[str, tuple[MendingFlag, ...]]] = {
@@ -53,7 +59,13 @@ MENDS: Mapping[str, Mapping[str, tuple[MendingFlag, ...]]] = {
         "exposed_all_reduce": (_GRADIENTS, _TENSOR),
         "exposed_reduce_scatter": (_GRADIENTS, _TENSOR),
         "exposed_all_gather": (_GATHERS, _TENSOR),
-        "exposed_all_to_all": (MendingFlag(flag="overlap-moe-expert-parallel-comm"),),
+        "exposed_all_to_all": (
+            MendingFlag(
+                flag="overlap-moe-expert-parallel-comm",
+                needs=("num-experts>1", "expert-model-parallel-size>1"),
+                without=("recompute-granularity=full",),
+            ),
+        ),
     },
     "torchtitan": {
         "unfused_passes": (_COMPILED,),
@@ -66,14 +78,14 @@ MENDS: Mapping[str, Mapping[str, tuple[MendingFlag, ...]]] = {
         "unfused_passes": (_EAGER,),
         "launches": (_EAGER,),
         "exposed_all_reduce": (_OWN_SUM,),
-        "exposed_all_to_all": (MendingFlag(flag="enable-dbo", needs=("all2all-backend",)),),
+        "exposed_all_to_all": (MendingFlag(flag="enable-dbo", needs=("all2all-backend=deepep*",)),),
         **dict.fromkeys(("between_steps", "busy_host", "synchronisation"), (_AHEAD,)),
     },
     "sglang": {
         "unfused_passes": (MendingFlag(flag="enable-torch-compile"),),
         "launches": (MendingFlag(flag="disable-cuda-graph", value=None),),
         "exposed_all_reduce": (_OWN_SUM,),
-        "exposed_all_to_all": (MendingFlag(flag="enable-two-batch-overlap", needs=("moe-a2a-backend",)),),
+        "exposed_all_to_all": (MendingFlag(flag="enable-two-batch-overlap", needs=("moe-a2a-backend=deepep*",)),),
         **dict.fromkeys(("between_steps", "busy_host", "synchronisation"), (_OVERLAPPED,)),
     },
 }
@@ -135,10 +147,7 @@ def mended(found: TraceReport, file: Path) -> MendedLaunch:
     _check(parts, found)
     flags, left = _mends(parts, found)
     changes = [one.change for one in flags]
-    try:
-        new = edited(text, parts, changes)
-    except CrossflowError:  # no script, or one whose lines a program should not touch
-        new = None
+    new = _written_back(text, parts, changes)
     lines = difflib.unified_diff(text.splitlines(), (new or text).splitlines(), str(file), f"{file}, mended", lineterm="", n=1)
     return MendedLaunch(file=str(file), kind=parts.kind, flags=tuple(flags), left=tuple(left), text=new, difference=tuple(lines))
 
@@ -148,36 +157,77 @@ def _check(parts: Source, found: TraceReport) -> None:
     if parts.workers or parts.kind not in MENDS:
         known = ", ".join(MENDS)
         raise CrossflowError(f"{parts.file}: flags of {parts.kind} are not mended; name a file that starts one run or server of {known}")
+    if any("another command of the framework" in note.why for note in parts.notes):
+        raise CrossflowError(f"{parts.file}: starts several commands of {parts.kind}; name a file that starts the one which was traced")
     engine = next((one.engine for one in found.advice.findings if one.engine), "")
-    if engine and ENGINES.get(engine) != parts.kind:
-        raise CrossflowError(
-            f"{parts.file} starts {parts.kind}, and the trace has steps of {engine}; name the file of the run that was traced"
-        )
+    if found.advice.findings and (engine or parts.kind in ENGINES.values()) and ENGINES.get(engine) != parts.kind:
+        steps = f"steps of {engine}" if engine else "no steps of an engine"
+        raise CrossflowError(f"{parts.file} starts {parts.kind}, and the trace has {steps}; name the file of the run that was traced")
 
 
 def _mends(parts: Source, found: TraceReport) -> tuple[list[MendedFlag], list[str]]:
     """Changes for the ills of a step, each flag once with the ill that gains most, and what stands against others."""
     given = {same(one.flag): one for one in parts.given}
     mends, flags, left = MENDS[parts.kind], dict[str, MendedFlag](), dict[str, str]()
-    for one in found.advice.findings:
-        for mend in mends.get(one.kind, ()):
-            if mend.flag in flags or _is_so(mend, given):
-                continue
-            if lacking := [name for name in mend.needs if not _given(name, given) and name not in flags]:
-                left.setdefault(mend.flag, f"{_written(mend.flag)} needs {' and '.join(map(_written, lacking))} (for: {one.title})")
-                continue
-            flags[mend.flag] = MendedFlag(change=_change(mend, given), title=one.title, gain=one.gain)
+    pairs = [(one, mend) for one in found.advice.findings for mend in mends.get(one.kind, ())]
+    for one, mend in [*pairs, *pairs]:  # twice, for what one of them needs may come with a later one
+        if mend.flag in flags or _is_so(mend, given):
+            continue
+        lacking = [name for name in mend.needs if not _holds(name, given, flags)]
+        against = [name for name in mend.without if _holds(name, given, {})]
+        if lacking or against:
+            why = [f"needs {' and '.join(map(_written, lacking))}"] * bool(lacking)
+            why += [f"does not go with {' and '.join(map(_written, against))}"] * bool(against)
+            left[mend.flag] = f"{_written(mend.flag)} {', and '.join(why)} (for: {one.title})"
+            continue
+        flags[mend.flag] = MendedFlag(change=_change(mend, given), title=one.title, gain=one.gain)
     rest = sum(one.kind not in mends for one in found.advice.findings)
-    more = (
-        [f"{rest} of the findings above {'has' if rest == 1 else 'have'} no flag that mends {'it' if rest == 1 else 'them'} alone"]
-        if rest
-        else []
-    )
-    return list(flags.values()), [*(sentence for flag, sentence in left.items() if flag not in flags), *more]
+    more = [f"{rest} of the findings above {'has' if rest == 1 else 'have'} no flag that mends {'it' if rest == 1 else 'them'} alone"]
+    listed = sorted(flags.values(), key=lambda one: -one.gain)
+    return listed, [*(sentence for flag, sentence in left.items() if flag not in flags), *(more if rest else [])]
+
+
+_NEED = re.compile(r"([\w.-]+?)(?:(=|>)(.*))?")
+
+
+def _holds(need: str, given: Mapping[str, GivenFlag], flags: Mapping[str, MendedFlag]) -> bool:
+    """Whether a file has a flag that another one needs, or is to get it."""
+    found = _NEED.fullmatch(need)
+    assert found is not None  # as `MENDS` has them
+    name, sign, wanted = found.groups()
+    held = given.get(same(name))
+    if name in flags:
+        value = flags[name].change.after
+    elif held is None or not _given(name, given):
+        return False
+    else:
+        value = str(held.values[0]) if held.values else ""
+    if sign is None:
+        return value is not None
+    if sign == "=":
+        return value is not None and fnmatch.fnmatchcase(value.lower(), wanted)
+    return value is not None and value.isdigit() and int(value) > int(wanted)
+
+
+def _written_back(text: str, parts: Source, changes: Sequence[FlagChange]) -> str | None:
+    """The file with changes, None where its lines do not take them: what is read of it again must be its flags with these changes."""
+    flags = [same(one.flag) for one in parts.given]
+    if any(flags.count(same(one.flag.removeprefix("--no-"))) + flags.count(same(f"no-{one.flag.lstrip('-')}")) > 1 for one in changes):
+        return None  # given twice: which one counts is the framework's affair
+    try:
+        changed = edited(text, parts, changes)
+        again = taken_apart(changed, parts.file, parts.kind, None)
+    except CrossflowError:  # no script, or one whose lines a program should not touch
+        return None
+    gone = {same(one.flag) for one in changes if one.before is not None}
+    wanted = [(same(one.flag), one.values) for one in parts.given if same(one.flag) not in gone]
+    wanted += [(same(one.flag), (one.after,) if one.after else ()) for one in changes if one.after is not None]
+    words = [(same(one.flag), tuple(map(str, one.values))) for one in again.given]
+    return changed if sorted(words) == sorted((flag, tuple(map(str, values))) for flag, values in wanted) else None
 
 
 def _written(flag: str) -> str:
-    """A flag as people write it."""
+    """A flag, or what is needed of one, as people write it."""
     return flag if "." in flag else f"--{flag}"
 
 

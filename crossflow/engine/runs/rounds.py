@@ -59,6 +59,15 @@ def none_comes(arriving: Array, dealt: Array) -> Array:
     return np.asarray(np.maximum(gammaincc(dealt, dealt * arriving), np.exp(-FEWEST)))
 
 
+def some_come(arriving: Array, dealt: Array) -> Array:
+    """Probability that one or more follow one in such a time; a number of its own, as that of none is 1 to the last digit of rare ones. [1]"""
+    if np.all(dealt == 1.0):
+        return -np.expm1(-np.minimum(arriving, FEWEST))
+    from scipy.special import gammainc
+
+    return np.asarray(gammainc(dealt, dealt * np.minimum(arriving, FEWEST)))
+
+
 def come_after(arriving: Array, dealt: Array) -> Array:
     """How many follow one in such a time, in the mean. [1]"""
     if np.all(dealt == 1.0):
@@ -74,7 +83,9 @@ def busy_rounds(arriving: Array, steps: Array, together: Array, dealt: Array) ->
 
     Prompts that come together are read together, each in s rounds. If any number could be, it would end when s rounds in a row have brought
     no other: (r^-s - 1) / (1 - r) with r = exp(-a) [1]_. If one alone is read, it takes s / (1 - a s) [2]_. Between, 1 / r^s is the
-    inverse of the share of the time in which c servers have nothing to do (`erlang`).
+    inverse of the share of the time in which c servers have nothing to do (`erlang`). Of prompts that are dealt in turn, a period is s and
+    the times between those that come within s of the one before: (1 - r_s) / r_s of them in the mean, with r_s that none does, each as long
+    as such a time is in the mean [3]_. The end of each is put off to that of a round, as in the first formula.
 
     Parameters
     ----------
@@ -89,7 +100,14 @@ def busy_rounds(arriving: Array, steps: Array, together: Array, dealt: Array) ->
     """
     idle, _ = erlang(together, arriving * steps)
     ends = none_comes(arriving * steps, dealt) * idle / np.exp(-np.minimum(arriving * steps, FEWEST))
-    several = divide(1.0 / np.maximum(ends, LEAST_IDLE) - 1.0, 1.0 - none_comes(arriving, dealt))
+    ends = np.maximum(ends, LEAST_IDLE)
+    several = divide(1.0 / ends - 1.0, some_come(arriving, dealt))
+    if np.any(dealt > 1.0):
+        from scipy.special import gammainc
+
+        put_off = divide(arriving, -np.expm1(-arriving))
+        between = divide(gammainc(dealt + 1.0, dealt * arriving * steps), arriving * ends)
+        several = np.where(dealt > 1.0, steps + put_off * between, several)
     alone = divide(steps, np.maximum(1.0 - arriving * steps, LEAST_IDLE))
     return np.asarray(np.where(arriving > 0, np.where(together > 1.0, np.maximum(several, steps), alone), steps))
 

@@ -45,7 +45,7 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
-from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, none_comes, rounds_behind, share_read
+from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, rounds_behind, share_read, some_come
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import tables_of
@@ -526,7 +526,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     # What is left of the step that runs is counted already.
     more = 1.0 if service.prefill is not None else 1.0 - np.where(service.rate > 0, divide(1.0 - seen, steps.pieces), 0.0)
     queue = np.minimum(whole * more, longest) + beside
-    behind = _behind(service, layout, steps, rate, whole) * (steps.reading - steps.writing)
+    behind = _behind(service, layout, steps, rate, whole, late) * (steps.reading - steps.writing)
     flow = _Flow(
         steps=steps, rate=rate, writing=rounds * steps.mean + behind, reading=reading, queue=queue, longest=longest, each=server, busy=busy,
         waits=np.where(queues > 1.0, np.maximum(waits, crowded), busy), rest=rest, outside=np.zeros(len(layout)), found=found,
@@ -541,7 +541,7 @@ def _rest(service: Service, layout: Layout, steps: _StepKinds, rate: Array) -> A
     Where requests are dealt to replicas in turn, one comes less soon after another to the same, and finds it reading less often.
     """
     dealt, work = _dealt(service, layout), rate * steps.pieces * steps.reading
-    often = steps.reads * divide(1.0 - none_comes(work, dealt), -np.expm1(-work))
+    often = steps.reads * divide(some_come(work, dealt), -np.expm1(-work))
     return np.where(dealt > 1.0, 0.5 * (steps.writing + often * (steps.reading - steps.writing)), steps.rest)
 
 
@@ -561,10 +561,11 @@ def _beside(service: Service, layout: Layout, steps: _StepKinds, came: Array) ->
     )
 
 
-def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, queue: Array) -> Array:
+def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, queue: Array, late: Mask) -> Array:
     """Steps that read others while a request is written, beyond their share of all; of requests that arrive. [1]
 
-    The prompts that come while a prompt is read, and those of the queue that it leaves behind.
+    The prompts that come while a prompt is read, and those of the queue that it leaves behind. Where steps are scheduled ahead (`late`),
+    the first of them reads what came in the step before the prompt was read, which mostly wrote alone, and the others follow.
     """
     if service.prefill is not None or np.all(service.rate == 0.0):
         return np.zeros(len(layout))
@@ -576,9 +577,11 @@ def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, qu
         divide(come_after(arriving * steps.pieces, dealt) * steps.pieces, free),
     )
     left = came + divide(rate * queue * steps.pieces, steps.together * free)
-    found = np.where(several, 1.0 - none_comes(arriving * steps.pieces, dealt), steps.reads)
+    found = np.where(several, some_come(arriving * steps.pieces, dealt), steps.reads)
     first = found - (1.0 - found) * np.expm1(-rate * steps.writing)
-    more = rounds_behind(divide(service.writes, service.gained), left, first, steps.share, divide(steps.mean, steps.reading))
+    rounds, mean = divide(service.writes, service.gained), divide(steps.mean, steps.reading)
+    more = rounds_behind(np.where(late, np.maximum(rounds - 1.0, 0.0), rounds), left, first, steps.share, mean)
+    more = np.where(late, more + np.minimum(rounds, 1.0) * (some_come(rate * steps.writing, dealt) - steps.share), more)
     return np.where(service.rate > 0, more, 0.0)
 
 
@@ -589,7 +592,7 @@ def _found(service: Service, layout: Layout, held: Array) -> Array:
     each sees the others [4]_. An idle engine begins at once.
     """
     others = np.where(service.rate > 0, 0.0, divide(service.requests, layout.dp) - 1.0)
-    return np.where(service.rate > 0, 1.0 - none_comes(held, _dealt(service, layout)), np.clip(others, 0.0, 1.0))
+    return np.where(service.rate > 0, some_come(held, _dealt(service, layout)), np.clip(others, 0.0, 1.0))
 
 
 def _together(service: Service, flow: _Flow) -> _Flow:
