@@ -15,7 +15,9 @@ MOST = 100_000  # values of a path, and points of a sweep without a study
 _COUNTED = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _POWERS = re.compile(r"(\d{1,18})\^(\d{1,3})\.\.\1\^(\d{1,3})")
 _SPACED = re.compile(r"([^:]+):([^:]+):(\d{1,9})")
-_UNIT = re.compile(r"(.*\d)(?:\s*((?![eE]\d|[xX])[A-Za-zµ][A-Za-zµ0-9/*^ ]*)|\s+(1 ?/ ?[A-Za-z]+))")  # not an exponent, nor a number in other digits
+_UNIT = re.compile(
+    r"(.*\d)(?:\s*((?![eE]\d|[xX])[A-Za-zµ][A-Za-zµ0-9/*^ ]*)|\s+(1 ?/ ?[A-Za-z]+))"
+)  # not an exponent, nor a number in other digits
 _BARE = re.compile(r"[+\-.:^eE\d]*\d")  # a number or a range of numbers
 _RANGE = re.compile(r"[:^]|\.\.")
 _NUMBER = re.compile(r"\s*[+-]?\.?\d")

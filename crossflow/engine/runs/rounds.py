@@ -60,7 +60,7 @@ def none_comes(arriving: Array, dealt: Array) -> Array:
 
 
 def some_come(arriving: Array, dealt: Array) -> Array:
-    """Probability that one or more follow one in such a time; a number of its own, as that of none is 1 to the last digit of rare ones. [1]"""
+    """Probability that any follow one in such a time, exact for rare ones too, of which that of none is 1 to the last digit. [1]"""
     if np.all(dealt == 1.0):
         return -np.expm1(-np.minimum(arriving, FEWEST))
     from scipy.special import gammainc

@@ -56,7 +56,7 @@ def _cuts(
             kept |= one
             wide |= works.widths
     if len(whole) > len(kept):  # a model that is hardly divided is none of tensor ranks
-        return TensorCuts(), ""
+        return TensorCuts(groups=frozenset()), ""
     why = "because the code around them does not allow their division"
     note = f"--parallel tp: these matrices stay whole on all ranks, {why}: {', '.join(whole)}" if whole else ""
     return TensorCuts(groups=frozenset(kept), widths=frozenset(wide)), note
