@@ -8,7 +8,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, none_comes, until_next
 from crossflow.workload.requests.record import RequestTrace
 
-DEVICES = {"tp1": 1, "tp1-dp2": 2, "tp2-pp2": 4, "tp2-pp4": 8}
+DEVICES = {"tp1": 1, "tp1-dp2": 2, "tp2-pp2": 4, "tp2-pp4": 8, "tp1-dp8": 8}
 
 
 def service(strategy, prompt, output, rate, **serving):
@@ -21,7 +21,8 @@ def service(strategy, prompt, output, rate, **serving):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "prompt", "output", "most"), [("tp2-pp4", 8000, 200, 20.0), ("tp1", 30000, 20, 0.8), ("tp1-dp2", 1000, 200, 40.0)]
+    ("strategy", "prompt", "output", "most"),
+    [("tp2-pp4", 8000, 200, 20.0), ("tp1", 30000, 20, 0.8), ("tp1-dp2", 1000, 200, 40.0), ("tp1-dp8", 1000, 200, 150.0)],
 )
 def test_times_rise_with_the_rate_and_do_not_jump(strategy, prompt, output, most):
     """Times per token were 13 ms at 5.4 and 99 ms at 5.5 requests a second on four stages."""
@@ -54,6 +55,7 @@ def replayed(made, rate, count=500):
         ("tp1-dp2", 1000, 200, 24.0, 0.04, 0.06),  # replicas to which requests are dealt in turn
         ("tp1", 200, 20, 60.0, 0.06, 0.08),  # prompts that are read together
         ("tp2-pp2", 8000, 20, 5.0, 0.12, 0.08),
+        ("tp1", 1000, 3, 15.0, 0.08, 0.10),  # what comes while a prompt is read waits for the step after the next
     ],
 )
 def test_closed_form_and_replay_agree(strategy, prompt, output, rate, tpot, ttft):

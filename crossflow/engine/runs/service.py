@@ -565,7 +565,8 @@ def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, qu
     """Steps that read others while a request is written, beyond their share of all; of requests that arrive. [1]
 
     The prompts that come while a prompt is read, and those of the queue that it leaves behind. Where steps are scheduled ahead (`late`),
-    the first of them reads what came in the step before the prompt was read, which mostly wrote alone, and the others follow.
+    the first of them reads what came in the step before the prompt was read, which mostly wrote alone, and the others follow. Prompts of
+    several pieces have others behind them by then.
     """
     if service.prefill is not None or np.all(service.rate == 0.0):
         return np.zeros(len(layout))
@@ -579,7 +580,7 @@ def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, qu
     left = came + divide(rate * queue * steps.pieces, steps.together * free)
     found = np.where(several, some_come(arriving * steps.pieces, dealt), steps.reads)
     first = found - (1.0 - found) * np.expm1(-rate * steps.writing)
-    rounds, mean = divide(service.writes, service.gained), divide(steps.mean, steps.reading)
+    rounds, mean, late = divide(service.writes, service.gained), divide(steps.mean, steps.reading), late & (steps.pieces <= 1.0)
     more = rounds_behind(np.where(late, np.maximum(rounds - 1.0, 0.0), rounds), left, first, steps.share, mean)
     more = np.where(late, more + np.minimum(rounds, 1.0) * (some_come(rate * steps.writing, dealt) - steps.share), more)
     return np.where(service.rate > 0, more, 0.0)
