@@ -143,6 +143,7 @@ class _StepKinds:
     parts: Array  # microbatches of a step, each of which reads prompts of its own. [1]
     most: Array  # prompts that it can read at most. [1]
     together: Array  # prompts that are read together at most. [1]
+    slowed: Array  # share of steps in which this replica reads, or one that makes every step with it as they share out experts. [1]
 
     @functools.cached_property
     def endless(self) -> Mask:
@@ -172,12 +173,12 @@ class _StepKinds:
     @property
     def mean(self) -> Array:
         """Mean time of a step. [s]"""
-        return np.asarray(self.writing + self.share * (self.reading - self.writing))
+        return np.asarray(self.writing + self.slowed * (self.reading - self.writing))
 
     @property
     def rest(self) -> Array:
         """Mean time until the step ends that runs when a request arrives. [s]"""
-        square = (1.0 - self.share) * self.writing**2 + self.share * self.reading**2
+        square = (1.0 - self.slowed) * self.writing**2 + self.slowed * self.reading**2
         return divide(square, 2.0 * self.mean)
 
 
@@ -358,6 +359,7 @@ class _ReadPieces:
     filled: Array  # share of their microbatches that has something to read. [1]
     steps: Array  # that read a part of one prompt. [1]
     room: Array  # pieces that a microbatch has room for, whole ones. [1]
+    slowed: Array  # share of steps in which one of the replicas reads that make every step together. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -385,6 +387,10 @@ def _chunk(service: Service, layout: Layout, written: float, coming: _Coming) ->
     if coming.times is not None:
         often = divide(service.rate / layout.dp / layout.microbatches, came)
         times = (np.where(service.rate > 0, often * coming.times[0], 1.0), np.where(service.rate > 0, often * coming.times[1], 1.0))
+    abreast, slowed = _abreast(service, layout), np.zeros(1)
+    if np.any(abreast > 1.0):  # prompts that come to any of them in a step are read in the next one
+        slowed = np.where(abreast > 1.0, share_read(came * abreast, times, steps, np.floor(room) * abreast, np.ones(1)), 0.0)
+        times = (times[0] + slowed * (times[1] - times[0]), times[1])  # of a step in which this replica reads nothing
     # Of a fixed number, any number may come together.
     servers = np.where(service.rate > 0, np.floor(stages) * np.floor(room), np.inf)
     layers = layers_read(came * stages, steps, stages, np.floor(room), times, (servers, _dealt(service, layout)))
@@ -397,7 +403,15 @@ def _chunk(service: Service, layout: Layout, written: float, coming: _Coming) ->
     layers = np.where(service.together, each * rounds / (rounds + steps + np.where(micro > pieces, 1.0, 0.0)), layers)
     chunk = Chunk(pieces=pieces, length=length, before=service.hits + (service.prompt - length) / 2.0)
     filled = np.where(stages == 1.0, 1.0, np.minimum(divide(each, layers), 1.0))
-    return _ReadPieces(chunk=chunk, share=np.minimum(divide(layers, pieces), 1.0), filled=filled, steps=steps, room=np.floor(room))
+    share = np.minimum(divide(layers, pieces), 1.0)
+    slowed = np.where(abreast > 1.0, np.maximum(slowed, share), share)
+    return _ReadPieces(chunk=chunk, share=share, filled=filled, steps=steps, room=np.floor(room), slowed=slowed)
+
+
+def _abreast(service: Service, layout: Layout) -> Array:
+    """Replicas that make every step together where requests arrive: those that share out experts. [1]"""
+    shared = (layout.ep > 1.0) | (service.experts is not None)
+    return np.where((service.rate > 0) & shared, np.maximum(layout.dp, 1.0), 1.0)
 
 
 def _dealt(service: Service, layout: Layout) -> Array:
@@ -419,7 +433,7 @@ def _steps(
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
-            parts=none, most=none, together=np.ones(len(layout)),
+            parts=none, most=none, together=np.ones(len(layout)), slowed=none,
         )  # fmt: skip
     read = _chunk(service, layout, job.written, coming)
     load = layout.microbatches * read.chunk.pieces / read.steps
@@ -427,12 +441,13 @@ def _steps(
     mixed = service_step(transformer_step, replace(job, chunk=read.chunk), beside, machine, held)
     found = _StepKinds(
         decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
-        load=load, parts=layout.microbatches, most=load, together=np.ones(len(layout)),
+        load=load, parts=layout.microbatches, most=load, together=np.ones(len(layout)), slowed=np.maximum(read.slowed, read.share),
     )  # fmt: skip
     again = _chunk(service, layout, job.written, replace(coming, times=(found.writing, found.reading)))
     room = divide(np.maximum(service.chunk - coming.seen / layout.microbatches * job.written, read.chunk.tokens), read.chunk.tokens)
+    share = np.minimum(divide(again.share * again.chunk.pieces, read.chunk.pieces), 1.0)
     return replace(
-        found, share=np.minimum(divide(again.share * again.chunk.pieces, read.chunk.pieces), 1.0), filled=again.filled, most=load * room,
+        found, share=share, slowed=np.maximum(again.slowed, share), filled=again.filled, most=load * room,
         together=np.maximum(np.floor(layout.microbatches * np.where(read.steps > 1.0, 1.0, read.room)), 1.0),
     )  # fmt: skip
 
@@ -581,8 +596,9 @@ def _behind(service: Service, layout: Layout, steps: _StepKinds, rate: Array, qu
     found = np.where(several, some_come(arriving * steps.pieces, dealt), steps.reads)
     first = found - (1.0 - found) * np.expm1(-rate * steps.writing)
     rounds, mean, late = divide(service.writes, service.gained), divide(steps.mean, steps.reading), late & (steps.pieces <= 1.0)
-    more = rounds_behind(np.where(late, np.maximum(rounds - 1.0, 0.0), rounds), left, first, steps.share, mean)
-    more = np.where(late, more + np.minimum(rounds, 1.0) * (some_come(rate * steps.writing, dealt) - steps.share), more)
+    more = rounds_behind(np.where(late, np.maximum(rounds - 1.0, 0.0), rounds), left, np.maximum(first, steps.slowed), steps.slowed, mean)
+    soon = np.maximum(some_come(rate * steps.writing, dealt), steps.slowed - steps.share)
+    more = np.where(late, more + np.minimum(rounds, 1.0) * (soon - steps.slowed), more)
     return np.where(service.rate > 0, more, 0.0)
 
 
@@ -658,9 +674,9 @@ def _mean(steps: _StepKinds) -> Outcome:
 
     kept = ("memory", "problems", "measured", "host_memory", "host_capacity", "second_memory", "second_capacity", "least")
     found = merged(steps.plain, steps.mixed, mean, kept)
-    if np.all(work == steps.share):
+    if np.all(work == steps.slowed):
         return found
-    waits = np.where(steps.endless, 0.0, (steps.share - work) * (steps.reading - steps.writing))
+    waits = np.where(steps.endless, 0.0, (steps.slowed - work) * (steps.reading - steps.writing))
     return replace(
         found, total=found.total + waits, breakdown={**found.breakdown, "bubble": found.breakdown["bubble"] + waits},
         bound={**found.bound, "bubble": found.bound.get("bubble", np.zeros(1)) + waits},
@@ -727,7 +743,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
     steps, first = flow.steps, flow.first
     each = flow.writing / service.writes
     rounds = divide(service.writes, service.gained)
-    spread = np.sqrt(divide(steps.share * (1.0 - steps.share), rounds)) * (steps.reading - steps.writing)
+    spread = np.sqrt(divide(steps.slowed * (1.0 - steps.slowed), rounds)) * (steps.reading - steps.writing)
     requests = flow.rate * replicas
     rest = flow.rest
     # No wait is longer than for all others; of these all may be read before a request, those that wait for room too. Nobody waits longer
@@ -746,7 +762,7 @@ def _figures(service: Service, flow: _Flow, replicas: Array) -> dict[str, Array]
         tails, slow = ({name: np.where(service.together, alike[name], values) for name, values in some.items()} for some in (tails, slow))
     return {
         "ttft_s": first, **tails, "tpot_s": each, **slow,
-        "itl_p99_s": np.where(steps.share > 1.0 - TAILS["p99"], steps.reading, steps.writing),
+        "itl_p99_s": np.where(steps.slowed > 1.0 - TAILS["p99"], steps.reading, steps.writing),
         "e2el_s": first + flow.writing,
         "input_throughput_tokens_per_s": requests * (service.prompt + service.hits),
         "output_throughput_tokens_per_s": requests * service.output,
