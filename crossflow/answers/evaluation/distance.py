@@ -42,7 +42,8 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
         return tuple(reasons), which
     varied = {path.removeprefix("system."): values for path, values in (quantities or {}).items() if path.startswith("system.")}
     given = scenario.document.data["system"]
-    shipped = given.get("template") in files.catalogue("templates", "systems")  # what a user's own file says is looked at too
+    named = given.get("template")
+    shipped = isinstance(named, str) and named in files.catalogue("templates", "systems")  # what a user's own file says is looked at too
     for path in (*AROUND_IT, *(f"network.{level}.latency" for level in LATENCIES)):
         keys = path.split(".")
         known = shipped and files.held(given, keys) is None
