@@ -211,8 +211,8 @@ def _holds(need: str, given: Mapping[str, GivenFlag], flags: Mapping[str, Mended
 
 def _written_back(text: str, parts: Source, changes: Sequence[FlagChange]) -> str | None:
     """The file with changes, None where its lines do not take them: what is read of it again must be its flags with these changes."""
-    flags = [same(one.flag) for one in parts.given]
-    if any(flags.count(same(one.flag.removeprefix("--no-"))) + flags.count(same(f"no-{one.flag.lstrip('-')}")) > 1 for one in changes):
+    switches = [_switch(one.flag) for one in parts.given]
+    if any(switches.count(_switch(one.flag)) > 1 for one in changes):
         return None  # given twice: which one counts is the framework's affair
     try:
         changed = edited(text, parts, changes)
@@ -224,6 +224,11 @@ def _written_back(text: str, parts: Source, changes: Sequence[FlagChange]) -> st
     wanted += [(same(one.flag), (one.after,) if one.after else ()) for one in changes if one.after is not None]
     words = [(same(one.flag), tuple(map(str, one.values))) for one in again.given]
     return changed if sorted(words) == sorted((flag, tuple(map(str, values))) for flag, values in wanted) else None
+
+
+def _switch(flag: str) -> str:
+    """A flag in one spelling, whether it says so or the opposite."""
+    return same(flag).removeprefix("no-")
 
 
 def _written(flag: str) -> str:

@@ -245,12 +245,11 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     flow = _balanced(job, layout, machine, service, held, read, np.minimum(most, service.most))
     # The mean step over time, in which fewer decode than one that does sees.
     now = None if np.all(service.rate == 0.0) else _Coming(
-        seen=np.nan_to_num(flow.steps.decoding), prompts=np.nan_to_num(flow.rate * flow.steps.mean),
-        times=(_ended(flow.steps.writing), _ended(flow.steps.reading)),
+        seen=flow.steps.decoding, prompts=flow.rate * flow.steps.mean,
+        times=(flow.steps.writing, flow.steps.reading),
     )  # fmt: skip
     over_time = flow.steps if now is None else _steps(job, layout, machine, service, held, now.seen, now)
     outcome = _mean(over_time)
-    outcome = replace(outcome, total=np.where(most < 1.0, np.inf, outcome.total))  # what never decodes has no mean
     ends = flow.rate * over_time.mean * layout.dp  # requests that end in a step
     reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
     stages = held.stages.copy()
@@ -469,7 +468,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         wanted = np.where(service.together, flight, wanted)  # all write, or all but those that are read
         if service.prefill is not None:  # as many at most as the workers have read by then
             wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
-        wanted = np.clip(np.where(np.isnan(wanted), limit, wanted), LEAST, limit)  # steps without an end ask for none
+        wanted = np.clip(wanted, LEAST, limit)
         # Such a point stays, so that it does not depend on the others.
         settled |= (np.abs(wanted - decoding) <= CLOSE * decoding) & (np.abs(flow.longer - longer) <= CLOSE * longer)
         if settled.all():
@@ -479,16 +478,11 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
         before, missed = decoding, missing
         decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit))
-        longer = np.where(settled | ~np.isfinite(flow.longer), longer, flow.longer)
-        times = (_ended(flow.steps.writing), _ended(flow.steps.reading))
+        longer = np.where(settled, longer, flow.longer)
+        times = (flow.steps.writing, flow.steps.reading)
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, slotless)
     late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
-
-
-def _ended(times: Array) -> Array:
-    """Times of steps, of those without an end none, which would leave no number of what comes in them. [s]"""
-    return np.where(np.isfinite(times), times, 0.0)
 
 
 def _slotless(job: Job, service: Service, flow: _Flow, rate: Array) -> Array:
