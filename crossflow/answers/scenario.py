@@ -319,7 +319,7 @@ class Scenario(PlainData, metaclass=_Opened):
     @property
     def workload_batch(self) -> int:
         """Samples of one step over all devices."""
-        return int(self.workload.program.samples) if isinstance(self.workload, ProgramSpec) else self.workload.global_batch
+        return self.workload.global_batch
 
     @property
     def tiered(self) -> bool:

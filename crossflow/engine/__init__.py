@@ -27,7 +27,7 @@ DOORS = {
     "runs.dlrm": ("dlrm_outcome", "dlrm_prices", "dlrm_step"),
     "runs.dlrm_point": ("NODE", "NODES", "point_program", "point_programs"),
     "runs.dlrm_sharded": ("chosen", "joined_outcomes", "rank_rows", "sharded_outcome"),
-    "runs.memory": ("CACHE", "KINDS", "Memory", "WEIGHTS", "host_share", "memory", "second_capacity"),
+    "runs.memory": ("CACHE", "KINDS", "Memory", "WEIGHTS", "memory"),
     "runs.outcome": ("BREAKDOWN", "Outcome"),
     "runs.programs": ("launches", "program_outcome", "table"),
     "runs.service": ("NO_ROOM", "OVERRUN", "Prefill", "Service", "TAILS", "cache_room", "guessed",

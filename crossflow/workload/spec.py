@@ -1913,6 +1913,11 @@ class ProgramSpec(FileModel):
         """Data type of its products."""
         return self.program.dtype
 
+    @property
+    def global_batch(self) -> int:
+        """Samples of its step."""
+        return int(self.program.samples)
+
 
 MODELS: dict[str, Any] = {
     "lstm": LstmSpec, "gemm": GemmSpec, "transformer": TransformerSpec, "dlrm": DlrmSpec, "program": ProgramSpec,

@@ -12,6 +12,7 @@ from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.lasting import interrupted
 from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.planning.opening import from_dict
 from crossflow.answers.scenario import Scenario, check_strategy, scenario_document, spelled_out
 from crossflow.answers.score import Score
@@ -142,7 +143,7 @@ def _predicted(spec: JobsSpec, scenario: Scenario, score: Score) -> ClusterJobKi
 
 def _interrupted(found: ClusterJobKind, scenario: Scenario, score: Score) -> ClusterJobKind:
     """The same with the spares and the checkpoints of a run that fails; its power is the mean of the run."""
-    run, saved = (one := interrupted(scenario, scenario.system, scenario.architecture, score)).run, one.saved
+    run, saved = (one := interrupted(scenario, scenario.system, scenario.architecture, score, own_members(scenario))).run, one.saved
     assert found.devices is not None
     assert found.time is not None
     devices = found.devices + round(float(run.spares[0])) * scenario.system.devices_per_node

@@ -19,7 +19,7 @@ from crossflow.answers.evaluation.distance import far_off
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
-from crossflow.answers.evaluation.members import Members, together
+from crossflow.answers.evaluation.members import Members, own_members, together
 from crossflow.answers.points import (
     Points,
     Split,
@@ -107,7 +107,7 @@ def evaluate(
     if points is not None:
         score = _points(scenario, points, options, errors)
     else:
-        score = _batch(scenario, {}, {}, 1, scenarios=(scenario,), **options._asdict())
+        score = _batch(scenario, {}, {}, own_members(scenario), scenarios=(scenario,), **options._asdict())
     return score.with_figures(figures) if figures else score
 
 
@@ -155,13 +155,11 @@ def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -
             chosen = which[index[some]]
             choices = {path: choice.at(chosen) for path, choice in points.choices.items()}
             quantities = {path: values[chosen] for path, values in points.quantities.items()}
-            mine = members if members is None or len(some) == len(index) else members.at(some)
+            mine = members if len(some) == len(index) else own_members(here, len(some)) if members.own else members.at(some)
             fits = options.fitting and not varying
             apart = scenario.requests is not None or scenario.post_training is not None
             each = () if not apart else _scenarios(scenario, discrete, index[some], choices, quantities)
-            score = _batch(
-                here, choices, quantities, len(some), mine, scenarios=each, least=options.least, fitting=fits, prompts=options.prompts
-            )
+            score = _batch(here, choices, quantities, mine, scenarios=each, least=options.least, fitting=fits, prompts=options.prompts)
             yield chosen, score
 
 
@@ -234,8 +232,8 @@ def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
 def _kept(scenario: Scenario, least: bool, fitting: bool) -> tuple[Ran, Score]:
     """What comes of running a scenario as it stands, which no point changes, and its score: worked out once."""
     batch = PointBatch(
-        scenario=scenario, system=scenario.system, device=scenario.architecture,
-        pools=_pools(scenario.system, scenario.pool_architectures), n=1, least=least, fitting=fitting,
+        scenario=scenario, system=scenario.system, device=scenario.architecture, members=own_members(scenario),
+        pools=_pools(scenario.system, scenario.pool_architectures), least=least, fitting=fitting,
     )  # fmt: skip
     ran = _way(scenario)(batch)
     return ran, score_of(batch, ran)
@@ -279,8 +277,7 @@ def _batch(
     scenario: Scenario,
     choices: Mapping[str, Choice],
     quantities: Mapping[str, Array],
-    n: int,
-    members: Members | None = None,
+    members: Members,
     *,
     scenarios: Sequence[Scenario] = (),
     least: bool,
@@ -294,10 +291,8 @@ def _batch(
     if least:
         check_steady(scenario)  # of a replay no bound is known
     system, device, pools = _built(scenario, choices, quantities)
-    batch = PointBatch(
-        scenario=scenario, system=system, device=device, pools=pools, n=n, members=members, least=least, fitting=fitting
-    )  # fmt: skip
-    if batch.own and n == 1:
+    batch = PointBatch(scenario=scenario, system=system, device=device, pools=pools, members=members, least=least, fitting=fitting)
+    if batch.own and batch.n == 1:
         ran, kept = _kept(scenario, least, fitting)
         score = kept.having(**{name: dict(held) for name, held in vars(kept).items() if isinstance(held, dict)})  # which others may change
     else:
@@ -308,11 +303,12 @@ def _batch(
 
         score = replayed_score(score, scenarios)
     reading = None
-    if prompts and task_of(scenario) == "decode" and not (scenario.job() if members is None else members.job).pooled:
-        first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
-        reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
-    changed = _of_another_device(scenario, choices, quantities, n)
-    band, levels = bands(scenario, score.devices, members, changed, far_off(scenario, quantities, n))
+    if prompts and task_of(scenario) == "decode" and not members.job.pooled:
+        first = variant(scenario, {"workload.task": "prefill"})
+        prompted = own_members(first, batch.n) if members.own else members.reading
+        reading = _batch(first, choices, quantities, prompted, least=least, fitting=fitting, prompts=False)
+    changed = _of_another_device(scenario, choices, quantities, batch.n)
+    band, levels = bands(scenario, score.devices, members, changed, far_off(scenario, quantities, batch.n))
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:
         return score

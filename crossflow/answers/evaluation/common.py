@@ -56,8 +56,7 @@ class PointBatch:
     ----------
     scenario : that the points are of.
     system, device : with the quantities that vary, one value a point.
-    n : points.
-    members : dimensions, strategies and numbers of devices that vary; None where they are the scenario's.
+    members : what each point computes, and how it is divided.
     pools : the pools of the system, likewise.
     least, fitting : as of `crossflow.evaluate`.
     """
@@ -65,16 +64,20 @@ class PointBatch:
     scenario: Scenario
     system: SystemSpec
     device: Architecture
-    n: int
-    members: Members | None = None
+    members: Members
     pools: Mapping[str, Fleet] = field(default_factory=dict)
     least: bool = False
     fitting: bool = False
 
     @property
+    def n(self) -> int:
+        """Number of points."""
+        return len(self.members.which)
+
+    @property
     def own(self) -> bool:
         """Whether nothing differs from the scenario as it stands."""
-        return self.members is None and self.device is self.scenario.architecture and self.system is self.scenario.system
+        return self.members.own and self.device is self.scenario.architecture and self.system is self.scenario.system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +86,9 @@ class Ran:
 
     outcome: Outcome
     devices: Array  # of every point, shape (n,). [1]
-    samples: int | Array  # of a step. [1]
-    tokens: int | Array  # of a sample. [1]
-    parameters: float | Array  # of the model. [1]
     beside: tuple[Fleet, ...] = ()  # further devices, which `devices` counts too, and whose energy the outcome does not have
     serving: Mapping[str, Array] = field(default_factory=dict)  # figures of a service by column
+    answered: tuple[Array, Array] | None = None  # requests of a step of a service, and the tokens that are written for each. [1]
 
 
 def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:
@@ -157,7 +158,7 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         (wide(mask, n), f"{one.prefix(': ')}cannot be built: {sentence}") for one in kinds for mask, sentence in one.device.problems
     ]
     feasible, reason, reasons = first_cause([*unbuildable, *unrunnable, (wrong, INCONSISTENT)])
-    rate, bound = np.where(timed, ran.samples / elapsed, 0.0), _table(outcome.bound, n)
+    (rate, token_rate), bound = _rates(batch.members, ran, elapsed, timed), _table(outcome.bound, n)
     rent, worth = rents(fleets, dtype, n)
     return Score(
         step_time=total,
@@ -181,17 +182,24 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         devices=devices,
         rent=rent,
         normalised_devices=worth,
-        parameters=wide(np.asarray(ran.parameters, dtype=float), n),
+        parameters=wide(np.asarray(batch.members.parameters, dtype=float), n),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
         mfu=np.where(timed, needed, 0.0),
         hfu=np.where(timed, used, 0.0),
         samples_per_second=rate,
-        tokens_per_second=rate * ran.tokens,
+        tokens_per_second=token_rate,
         trust=np.zeros(n, dtype=int),
         serving=ran.serving,
         architecture={f"{one.prefix('.')}{name}": wide(value, n) for one in kinds for name, value in one.device.figures.items()},
     )
+
+
+def _rates(members: Members, ran: Ran, elapsed: Array, timed: Mask) -> tuple[Array, Array]:
+    """Samples, or answered requests, and tokens a second. [1/s]"""
+    samples, tokens = ran.answered or (members.batch, members.tokens)
+    rate = np.where(timed, samples / elapsed, 0.0)
+    return rate, rate * tokens
 
 
 def _cost(fleets: Sequence[Fleet]) -> Array:

@@ -103,7 +103,7 @@ def usual_figure(scenario: Scenario, score: Score) -> Array:
     return score.step_time if column == "step_time_s" else score.run["time_s"] if column == "run.time_s" else score.serving["e2el_s"]
 
 
-def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members | None = None) -> dict[str, Array]:
+def serving(scenario: Scenario, score: Score, reading: Score | None, members: Members) -> dict[str, Array]:
     """Figures of a service by column: time to first token, time per output token, throughput; none for other tasks.
 
     Requests of a batch are read, then written together: `ttft_s` is a step of prefill, `tpot_s` a step of decode, and `e2el_s` a
@@ -119,8 +119,8 @@ def serving(scenario: Scenario, score: Score, reading: Score | None, members: Me
         return {}
     if reading is None:
         return {"tpot_s": score.step_time, **score.serving}
-    first, output = np.where(reading.feasible, reading.step_time, np.nan), _output(workload, members)
-    requests = workload.global_batch if members is None else members.batch
+    first, output = np.where(reading.feasible, reading.step_time, np.nan), _output(members)
+    requests = members.batch
     whole = first + np.where(output > 1, (output - 1) * score.step_time, 0.0)  # of a step without end no further one is asked
     return {
         "ttft_s": first,
@@ -131,10 +131,9 @@ def serving(scenario: Scenario, score: Score, reading: Score | None, members: Me
     }
 
 
-def _output(workload: TransformerSpec, members: Members | None) -> Array:
-    """Tokens that are written for a request, shape (n,) or (1,). [1]"""
-    workloads, which = ((workload,), np.zeros(1, dtype=int)) if members is None else (members.workloads, members.which)
-    return np.array([float(getattr(one, "output", None) or 1) for one in workloads])[which]
+def _output(members: Members) -> Array:
+    """Tokens that are written for a request, shape (n,). [1]"""
+    return np.array([float(getattr(one, "output", None) or 1) for one in members.workloads])[members.which]
 
 
 def operation(fleets: Sequence[Fleet], score: Score) -> dict[str, Array]:
@@ -171,7 +170,7 @@ def _carbon(fleet: Fleet, main: Fleet, score: Score, share: Array) -> Array:
     return product(step.facility_energy, operated.carbon_intensity)
 
 
-def with_figures(scenario: Scenario, fleets: Sequence[Fleet], score: Score, reading: Score | None, members: Members | None = None) -> Score:
+def with_figures(scenario: Scenario, fleets: Sequence[Fleet], score: Score, reading: Score | None, members: Members) -> Score:
     """The score with the figures that not every scenario has; see `serving` for `reading`, `whole_run` for the others.
 
     fleets : all devices of the points, those of the system itself first.
@@ -185,12 +184,10 @@ def with_figures(scenario: Scenario, fleets: Sequence[Fleet], score: Score, read
     return score.having(run=whole_run(scenario, system, device, score, members)) if scenario.run else score
 
 
-def whole_run(
-    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None
-) -> dict[str, Array]:
+def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> dict[str, Array]:
     """What the whole run takes and costs, by name; none where the scenario does not say how long it is.
 
-    `system` and `device`, and `members` where they are given, hold what varies between the points of the score.
+    `system`, `device` and `members` hold what varies between the points of the score.
     """
     length, dtype = scenario.run, scenario.workload.dtype
     if length is None:
@@ -223,7 +220,7 @@ def cost_figures(found: RunCost) -> dict[str, Array]:
     }
 
 
-def _per_step(scenario: Scenario, score: Score, members: Members | None, *, tokens: bool) -> Array | float:
+def _per_step(scenario: Scenario, score: Score, members: Members, *, tokens: bool) -> Array | float:
     """Samples, or tokens, of a step; of a service those that its rates say, whatever many requests are there at once. [1]
 
     Those of an iteration where the score is one of iterations of a job.
@@ -233,9 +230,7 @@ def _per_step(scenario: Scenario, score: Score, members: Members | None, *, toke
     if task_of(scenario) == "serving":
         rate = score.tokens_per_second if tokens else score.samples_per_second
         return np.where(np.isfinite(score.step_time), rate, np.nan) * np.where(np.isfinite(score.step_time), score.step_time, 1.0)
-    samples = float(scenario.workload_batch) if members is None else members.batch
-    each = scenario.tokens_per_sample if members is None else members.tokens
-    return samples * each if tokens else samples
+    return members.batch * members.tokens if tokens else members.batch
 
 
 def lacking(scenario: Scenario, column: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.answers.evaluation.figures import cost_figures
-from crossflow.answers.evaluation.members import Members
+from crossflow.answers.evaluation.members import Members, own_members
 from crossflow.answers.scenario import RunLength, Scenario
 from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, points, wide
@@ -49,7 +49,7 @@ class Interrupted:
     shares: TimeShares
 
 
-def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None) -> Interrupted:
+def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> Interrupted:
     """How the run of a scenario fails and comes back, shape (n,); spares and the interval of saves are provided for the rates expected."""
     length, spec = scenario.run, scenario.reliability
     assert length is not None
@@ -63,7 +63,7 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     maintenance = length.maintenance
     run = LongRun(
         causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.stall, commit=saved.commit,
-        restart=restart, elastic=bool(length.elastic), replica=np.maximum(nodes / _replicas(scenario, members), 1.0),
+        restart=restart, elastic=bool(length.elastic), replica=np.maximum(nodes / _replicas(members), 1.0),
         planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
         maintenance=points(0.0) if maintenance is None else maintenance.length,
     )  # fmt: skip
@@ -84,13 +84,13 @@ def _causes(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") 
     )  # fmt: skip
 
 
-def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None = None) -> SavedState:
+def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> SavedState:
     """Size of a checkpoint, and times to save and to load it.
 
     It holds the weights and the optimizer's states with the fp32 weights, once: parameters x the bytes of each. Sharded, every device
     saves its part of that; consolidated, devices of one replica save all that they hold, as the memory model counts it.
     """
-    job = scenario.job() if members is None else members.job
+    job = members.job
     length, stack, reliability = scenario.run, scenario.stack, scenario.reliability
     assert isinstance(job, Job)
     assert stack is not None
@@ -101,7 +101,7 @@ def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     size, nodes = score.parameters * each, np.ceil(score.devices / system.devices_per_node)
     held = score.memory.get("weights", np.zeros(1)) + score.memory.get("optimizer", np.zeros(1)) + score.host_memory
     own = size / score.devices if spec.layout == "sharded" else held
-    writers = nodes if spec.layout == "sharded" else np.maximum(nodes / _replicas(scenario, members), 1.0)
+    writers = nodes if spec.layout == "sharded" else np.maximum(nodes / _replicas(members), 1.0)
     storage = np.inf if spec.storage_bandwidth is None else spec.storage_bandwidth
     a_node = next(rate for rate in (spec.bandwidth, reliability.storage, common().storage) if rate is not None)
     bus = system.network.host.bandwidth * system.network.parameters.pcie_efficiency
@@ -120,10 +120,9 @@ def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     )  # fmt: skip
 
 
-def _replicas(scenario: Scenario, members: Members | None) -> Array:
+def _replicas(members: Members) -> Array:
     """Data-parallel replicas of every point. [1]"""
-    plans = (scenario.strategy,) if members is None else members.strategies
-    return np.array([float(plan.dp) if isinstance(plan, Plan) else 1.0 for plan in plans])
+    return np.array([float(plan.dp) if isinstance(plan, Plan) else 1.0 for plan in members.strategies])
 
 
 def restart_times(length: RunLength, spec: Reliability, load: Array) -> dict[str, Array]:
@@ -144,7 +143,7 @@ def _interval(spec: CheckpointSpec, saved: SavedState, failures: Array, step_tim
 
 
 def lasting_run(
-    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members | None, undisturbed: RunCost,
+    scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members, undisturbed: RunCost,
     cost: Callable[..., RunCost],
 ) -> dict[str, Array]:  # fmt: skip
     """Figures of the whole run with its interruptions, by name; `cost` is `run_cost` but for times, devices and energy.
@@ -257,7 +256,7 @@ def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans:
         raise CrossflowError(
             f"{scenario.name}: nothing interrupts its run; give run.failures, such as run: {{tokens: 1.0e12, failures: llama3-h100}}"
         )
-    found = interrupted(scenario, scenario.system, scenario.architecture, score)
+    found = interrupted(scenario, scenario.system, scenario.architecture, score, own_members(scenario))
     work = float(score.run["undisturbed_time_s"][0])
     if not np.isfinite(work) or float(found.shares.goodput[0]) <= NEVER:
         raise CrossflowError(f"{scenario.name}: the run never ends; save more often, or have fewer failures")
@@ -268,4 +267,4 @@ def reliability_gains(scenario: Scenario, score: Score) -> dict[str, float]:
     """What a tenth less of each part of a run gains of its time, largest first; none where nothing interrupts it. [1]"""
     if scenario.reliability is None:
         return {}
-    return gains(interrupted(scenario, scenario.system, scenario.architecture, score).run)
+    return gains(interrupted(scenario, scenario.system, scenario.architecture, score, own_members(scenario)).run)

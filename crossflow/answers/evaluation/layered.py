@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
-from crossflow.answers.evaluation.members import Members, check_strategy
+from crossflow.answers.evaluation.members import Members, own_members
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.apart import ExpertPool
-from crossflow.engine.runs.memory import KINDS, Memory, host_share, memory, second_capacity
+from crossflow.engine.runs.memory import KINDS, Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
 from crossflow.engine.runs.unlike import KindWork, unlike_plans, unlike_step
@@ -29,7 +29,6 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import experts_plan
 from crossflow.parallel.tables import StepTables, tables_of
 from crossflow.workload.job import Job
-from crossflow.workload.jobs import tokens_of
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import chosen
 
@@ -49,64 +48,39 @@ def transformer_run(batch: PointBatch) -> Ran:
     """Steps of a transformer; with `fitting` those that do not fit are not timed."""
     if batch.system.kinds:
         return _unlike_run(batch)
-    scenario, n, members = batch.scenario, batch.n, batch.members
-    if (scenario.job() if members is None else members.job).pooled:
+    if batch.members.job.pooled:
         return _pooled_run(batch)
-    runs_on = machine(scenario, batch.device, batch.system)
+    runs_on = machine(batch.scenario, batch.device, batch.system)
     runs_on = replace(runs_on, least=True) if batch.least else runs_on
-    if members is None:
-        job, (layout, tables, held) = scenario.job(), _repeated(scenario, runs_on.node, n)
-        if not batch.own:
-            device = runs_on.architecture
-            held = replace(
-                held, capacity=device.memory_capacity * np.ones(n), host_capacity=host_share(runs_on, layout),
-                far_capacity=second_capacity(device, n),
-            )  # fmt: skip
-    else:
-        job, tables = members.job, None
-        layout = laid_out(job, members.strategies, members.batch, runs_on.node, runs_on.stack)
-        held = memory(job, layout, runs_on)
-    fits = held.fits if batch.fitting else np.ones(n, dtype=bool)
+    laid, job = _laid(batch), batch.members.job
+    layout, held = laid.layout, laid.held if batch.own else laid.held_on(runs_on)
+    fits = held.fits if batch.fitting else np.ones(batch.n, dtype=bool)
     if not fits.any():
         outcome = untimed(held)
     elif not fits.all():
         outcome = _partly(job, layout, runs_on, held, np.flatnonzero(fits))
-    elif tables is None:
-        outcome = transformer_step(job, layout, runs_on, held)
     else:
-        outcome = run_layers(job, layout, runs_on, tables, held)
-    samples = scenario.workload_batch if members is None else members.batch
-    return Ran(outcome=outcome, devices=layout.devices, samples=samples, tokens=tokens_of(job), parameters=job.model.parameters)
+        outcome = run_layers(job, layout, runs_on, laid.tables, held)
+    return Ran(outcome=outcome, devices=layout.devices)
 
 
 def _pooled_run(batch: PointBatch) -> Ran:
     """Steps of a transformer whose experts lie on devices of their own."""
-    scenario, members = batch.scenario, batch.members
-    runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
-    if members is None:
-        assert isinstance(scenario.workload, TransformerSpec)
-        job, layout = scenario.job(), _own_layout(scenario, batch.n)
-        workloads, which = (scenario.workload,), np.zeros(batch.n, dtype=np.intp)
-    else:
-        job, layout = members.job, _layout(batch, members)
-        workloads, which = members.workloads, members.which  # type: ignore[assignment] # of transformers
-    pool, fleet = expert_pool(batch, workloads, which, runs_on)  # type: ignore[misc] # as the job says
-    found = pool.step(job, layout, runs_on)
-    return Ran(
-        outcome=found.outcome, devices=layout.devices + fleet.devices,
-        samples=scenario.workload_batch if members is None else members.batch, tokens=tokens_of(job),
-        parameters=job.model.parameters, beside=(replace(fleet, energy=found.energy, sent=found.sent),), serving=found.figures,
-    )  # fmt: skip
+    runs_on, layout = replace(machine(batch.scenario, batch.device, batch.system), least=batch.least), _laid(batch).layout
+    pool, fleet = expert_pool(batch, runs_on)  # type: ignore[misc] # as the job says
+    found = pool.step(batch.members.job, layout, runs_on)
+    beside = (replace(fleet, energy=found.energy, sent=found.sent),)
+    return Ran(outcome=found.outcome, devices=layout.devices + fleet.devices, beside=beside, serving=found.figures)
 
 
-def expert_pool(batch: PointBatch, workloads: Sequence[TransformerSpec], which: Index, runs_on: Machine) -> tuple[ExpertPool, Fleet] | None:
-    """Devices on which the experts of every point lie, `which` of the workloads it has; None where those that attend hold them."""
-    plans = [plan for plan in map(experts_plan, workloads) if plan is not None]
-    if not plans:
+def expert_pool(batch: PointBatch, runs_on: Machine) -> tuple[ExpertPool, Fleet] | None:
+    """Devices on which the experts of every point lie; None where those that attend hold them."""
+    workloads: Any = batch.members.workloads  # of transformers
+    if not any(map(experts_plan, workloads)):
         return None
     pool = batch.pools.get(FEEDING)
     lies_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
-    return pool_of_experts(workloads, which, lies_on, pool or Fleet(system=batch.system, device=batch.device))
+    return pool_of_experts(workloads, batch.members.which, lies_on, pool or Fleet(system=batch.system, device=batch.device))
 
 
 def pool_of_experts(workloads: Sequence[TransformerSpec], which: Index, lies_on: Machine, fleet: Fleet) -> tuple[ExpertPool, Fleet]:
@@ -120,10 +94,9 @@ def pool_of_experts(workloads: Sequence[TransformerSpec], which: Index, lies_on:
 
 def _unlike_run(batch: PointBatch) -> Ran:
     """Steps of a transformer whose stages lie on the system's own devices and on those of its pools."""
-    scenario, members = batch.scenario, batch.members
-    job, layout = (scenario.job(), _own_layout(scenario, batch.n)) if members is None else (members.job, _layout(batch, members))
-    kinds = device_kinds(scenario, layout, batch.device, batch.system, batch.pools, least=batch.least)
-    plans = unlike_plans(job, layout, kinds)
+    layout = _laid(batch).layout
+    kinds = device_kinds(batch.scenario, layout, batch.device, batch.system, batch.pools, least=batch.least)
+    plans = unlike_plans(batch.members.job, layout, kinds)
     layout, held = plans.layout, plans.held
     fits = np.flatnonzero(held.fits) if batch.fitting else np.arange(batch.n)
     outcome, works = untimed(held), tuple[KindWork, ...]()
@@ -132,16 +105,7 @@ def _unlike_run(batch: PointBatch) -> Ran:
     elif len(fits):
         timed, works = unlike_step(plans.at(fits))
         outcome = _spread(timed, held, fits)
-    beside = _beside(batch, layout, works[1:], fits)
-    samples = scenario.workload_batch if members is None else members.batch
-    return Ran(
-        outcome=outcome,
-        devices=layout.devices,
-        samples=samples,
-        tokens=tokens_of(job),
-        parameters=job.model.parameters,
-        beside=beside,
-    )
+    return Ran(outcome=outcome, devices=layout.devices, beside=_beside(batch, layout, works[1:], fits))
 
 
 def _beside(batch: PointBatch, layout: Layout, works: Sequence[KindWork], fits: Index) -> tuple[Fleet, ...]:
@@ -156,22 +120,42 @@ def _beside(batch: PointBatch, layout: Layout, works: Sequence[KindWork], fits: 
     return tuple(found)
 
 
-def _layout(batch: PointBatch, members: Members) -> Layout:
-    """Plans of points that differ in them, as the stack of a scenario runs them."""
-    stack = batch.scenario.stack
-    assert stack is not None  # a transformer has software
-    return laid_out(members.job, members.strategies, members.batch, batch.system.devices_per_node, stack)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LaidMembers:
+    """Members of a batch laid out on their devices: what no quantity of the system changes."""
+
+    job: Job
+    layout: Layout
+    machine: Machine  # of the scenario itself
+
+    @functools.cached_property
+    def held(self) -> Memory:
+        """What devices hold, with the capacity of the scenario's own."""
+        return memory(self.job, self.layout, self.machine)
+
+    def held_on(self, machine: Machine) -> Memory:
+        """The same on other devices, which hold as much where none has a second memory, of several kinds."""
+        second = self.machine.architecture.second, machine.architecture.second
+        return self.held.on(machine, self.layout) if second == (None, None) else memory(self.job, self.layout, machine)
+
+    @functools.cached_property
+    def tables(self) -> StepTables:
+        """What a step computes and sends."""
+        return tables_of(self.job, self.layout, self.machine.stack)
+
+
+def _laid(batch: PointBatch) -> LaidMembers:
+    """The plans of a batch as its scenario's stack runs them; kept where they are the scenario's own."""
+    find = _laid_out if batch.members.own else _laid_out.__wrapped__
+    return find(batch.scenario, batch.members, batch.system.devices_per_node)
 
 
 @functools.lru_cache(maxsize=64)
-def _own_layout(scenario: Scenario, n: int = 1) -> Layout:
-    """Layout of n points with a scenario's own plan; StrategyError where it does not divide the workload."""
-    plan, workload, stack = scenario.strategy, scenario.workload, scenario.stack
-    assert isinstance(plan, Plan)  # a transformer's is
-    assert isinstance(workload, TransformerSpec)
-    assert stack is not None
-    check_strategy(scenario, plan, workload, scenario.nodes)
-    return laid_out(scenario.job(), [plan] * n, np.full(n, float(scenario.workload_batch)), scenario.system.devices_per_node, stack)
+def _laid_out(scenario: Scenario, members: Members, node: int) -> LaidMembers:
+    runs_on = machine(scenario, scenario.architecture)
+    return LaidMembers(
+        job=members.job, layout=laid_out(members.job, members.strategies, members.batch, node, runs_on.stack), machine=runs_on
+    )
 
 
 def device_kinds(
@@ -188,21 +172,8 @@ def device_kinds(
 def own_kinds(scenario: Scenario) -> tuple[Layout, tuple[DeviceKind, ...]]:
     """The plan of a scenario as a layout, and the kinds of devices that its stages lie on."""
     pools = {name: Fleet(pool=name, system=pool, device=scenario.pool_architectures[name]) for name, pool in scenario.system.staged.items()}
-    layout = _own_layout(scenario)
+    layout = _laid_out(scenario, own_members(scenario), scenario.system.devices_per_node).layout
     return layout, device_kinds(scenario, layout, scenario.architecture, scenario.system, pools)
-
-
-@functools.lru_cache(maxsize=64)
-def _repeated(scenario: Scenario, node: int, n: int) -> tuple[Layout, StepTables, Memory]:
-    """Layout of n points with a scenario's own plan, what it computes and what it holds, which no quantity of the system changes."""
-    plan, job, workload = scenario.strategy, scenario.job(), scenario.workload
-    assert scenario.stack is not None  # a transformer has software
-    assert isinstance(plan, Plan)  # and a plan
-    assert isinstance(workload, TransformerSpec)
-    check_strategy(scenario, plan, workload, (1, 1))
-    layout = laid_out(job, [plan] * n, np.full(n, float(scenario.workload_batch)), node, scenario.stack)
-    held = memory(job, layout, machine(scenario, scenario.architecture))
-    return layout, tables_of(job, layout, scenario.stack), held
 
 
 def _partly(job: Job, layout: Layout, runs_on: Machine, held: Memory, fits: Index) -> Outcome:

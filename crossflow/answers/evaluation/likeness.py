@@ -317,7 +317,7 @@ def told_trust(scenario: Scenario) -> dict[str, Any]:
 
 @stage("trust")
 def bands(
-    scenario: Scenario, devices: Array, members: Members | None, changed: Mask, far: tuple[Sequence[Distance], Index]
+    scenario: Scenario, devices: Array, members: Members, changed: Mask, far: tuple[Sequence[Distance], Index]
 ) -> tuple[dict[str, Array], Index]:
     """Figures of the band of error of every point, by name, none where no point has one; and their levels of trust, shape (n,).
 
@@ -326,15 +326,13 @@ def bands(
     far : why points are far from measured ones, and which of these reasons each point has, shape (n,).
     """
     names = [*(name for _, name in SCALES), LARGEST]
-    workloads: tuple[Workload, ...] = (scenario.workload,) if members is None else members.workloads
-    which, nodes = np.zeros(len(devices), dtype=int), [scenario.nodes[0]]
-    if members is not None:  # workloads that differ in dimensions alone are alike
-        nodes = [node for node, _ in members.nodes]
+    workloads, nodes, which = members.workloads, [node for node, _ in members.nodes], members.which
+    if not members.own:  # workloads that differ in dimensions alone are alike
         kinds, of_each = numbered([_told_apart(one, node) for one, node in zip(workloads, nodes, strict=True)])
         first = [int((of_each == i).argmax()) for i in range(len(kinds))]
         workloads, nodes, which = tuple(workloads[i] for i in first), [nodes[i] for i in first], of_each[members.which]
     columns, levels = np.full((len(FIGURES_OF_A_BAND), len(devices)), np.nan), np.zeros(len(devices), dtype=int)
-    shapes, shape = ([_sharing(scenario.strategy)], which) if members is None else _sharings(members.strategies)
+    shapes, shape = _sharings(members.strategies[:1] if members.own else members.strategies)
     codes = ((which * len(names) + np.searchsorted([most for most, _ in SCALES], devices)) * 2 + changed) * len(shapes) + shape
     codes = codes * len(far[0]) + far[1]
     for code in sorted(set(codes.tolist())):

@@ -24,8 +24,9 @@ from crossflow.hardware.technology.library import Choice
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, strategy_problem
+from crossflow.parallel.strategy.reading import ANY, Workload, strategy_problem
 from crossflow.parallel.transform import assign_stages, divided
+from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import dlrm_job, job_of, tokens_of
@@ -45,11 +46,12 @@ APART = ("workload.model",)  # settings of a workload that make a model of anoth
 class Members:
     """What the points of one batch compute."""
 
-    workloads: tuple[Layered | LstmSpec | GemmSpec, ...]  # different workloads, all of one kind and task
+    workloads: tuple[Workload, ...]  # different workloads, all of one kind and task
     nodes: tuple[tuple[int, int], ...]  # devices of a node and nodes of each
     which: Index  # the workload of every point, shape (n,)
     strategies: tuple[Any, ...]  # the strategy of every point
     job: Any  # what a step computes; numbers that differ are arrays of shape (n,)
+    own: bool = False  # whether each of them is the scenario's own, so that what is known of them is worth keeping
 
     def at(self, points: Index) -> Members:
         """Some of the points."""
@@ -66,6 +68,11 @@ class Members:
         """Tokens that a sample counts in a step, 0 where the word has no meaning. [1]"""
         return tokens_of(self.job) if isinstance(self.job, Job) else getattr(self.job, "tokens", 0)
 
+    @property
+    def parameters(self) -> Array | float:
+        """Parameters of the model. [1]"""
+        return getattr(self.job, "model", self.job).parameters  # type: ignore[no-any-return]
+
     @functools.cached_property
     def node_counts(self) -> Array:
         """Nodes of the system of every point, shape (n,). [1]"""
@@ -75,6 +82,19 @@ class Members:
     def reading(self) -> Members:
         """The points of a service while it reads the prompts of its requests."""
         return replace(self, job=self.job.reading)
+
+
+@functools.lru_cache(maxsize=64)
+def own_members(scenario: Scenario, n: int = 1) -> Members:
+    """What n points compute that all are the scenario's own; StrategyError where its strategy does not divide its workload."""
+    workload = scenario.workload
+    if isinstance(workload, Layered):
+        check_strategy(scenario, scenario.strategy, workload, scenario.nodes)  # type: ignore[arg-type] # of a layered model
+        job: Job | DlrmJob | Program = _job(scenario, workload)
+    else:
+        job = scenario.program(unrolled=scenario.shares_devices)
+    which, strategies = np.zeros(n, dtype=np.intp), (scenario.strategy,) * n
+    return Members(workloads=(workload,), nodes=(scenario.nodes,), which=which, strategies=strategies, job=job, own=True)
 
 
 def check_strategy(
@@ -93,7 +113,7 @@ def check_strategy(
         raise StrategyError(f"strategy {strategy}: {problem}")
 
 
-Batch = tuple[Scenario, Members | None, Index]  # a scenario, what its points compute where that differs, and which points they are
+Batch = tuple[Scenario, Members, Index]  # a scenario, what its points compute, and which points they are
 
 
 def together(
@@ -128,7 +148,12 @@ def _with(scenario: Scenario, settings: Settings, ours: Mapping[str, Sequence[An
 def _alone(scenario: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
     """Points apart that differ in anything, each with a scenario of its own."""
     for own, points in groups(ours, n):
-        yield variant(scenario, {**settings, **own}), None, points
+        yield _as_it_stands(variant(scenario, {**settings, **own}), points)
+
+
+def _as_it_stands(scenario: Scenario, points: Index) -> Batch:
+    """Points that are all as a scenario stands."""
+    return scenario, own_members(scenario, len(points)), points
 
 
 def _graphs(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Iterator[Batch]:
@@ -162,7 +187,7 @@ def _stacked_graphs(
         points, first = np.flatnonzero(np.isin(which, places)), found[places[0]]
         if len(places) == 1 or base.document.data.get("strategy") == ANY:
             mine = {path: [values[i] for i in points.tolist()] for path, values in ours.items()}
-            yield from ((made, None, points[some]) for made, _, some in _alone(base, {}, mine, len(points)))
+            yield from ((made, members, points[some]) for made, members, some in _alone(base, {}, mine, len(points)))
             continue
         numbers = np.searchsorted(places, which[points])
         values = chosen(stacked([sizes[place] for place in places]), numbers)
@@ -206,20 +231,20 @@ def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Itera
     """Batches of n points of a layered model that differ in what `ours` says."""
     read = _read(base, ours, n)
     for i in np.flatnonzero(read.which < 0).tolist():
-        yield _with(base, {}, ours, i), None, np.array([i])
+        yield _as_it_stands(_with(base, {}, ours, i), np.array([i]))
     nodes = [_nodes_of(sized.workload, sized.nodes, i) for i, sized in enumerate(read.sized)]
     for places in structures(list(zip(read.jobs, nodes, strict=True))):
         points = np.flatnonzero(np.isin(read.which, places))
         first, mine = read.sized[places[0]], tuple(read.strategies[i] for i in points)
         if len(places) == 1 and all(strategy is mine[0] for strategy in mine):
-            yield _with(base, {}, ours, int(points[0])), None, points
+            yield _as_it_stands(_with(base, {}, ours, int(points[0])), points)
             continue
         numbers = np.searchsorted(places, read.which[points])
         made = base if set(first.settings) <= set(COUNTS) else _with(base, {}, ours, int(points[0]))
         yield (
             made,
             Members(
-                workloads=tuple(read.sized[place].workload for place in places),  # type: ignore[misc]
+                workloads=tuple(read.sized[place].workload for place in places),
                 nodes=tuple(read.sized[place].nodes for place in places),
                 which=numbers,
                 strategies=mine,
@@ -246,7 +271,7 @@ def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
             continue
         model = repr({path: value for path, value in settings.items() if path not in BESIDE})
         if model not in jobs:
-            jobs[model] = _job(base, sized)
+            jobs[model] = _job(base, sized.workload)
         read.which[points] = len(read.sized)
         read.sized.append(sized)
         read.jobs.append(jobs[model])
@@ -270,9 +295,8 @@ def _sized(base: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]]
         return None
 
 
-def _job(base: Scenario, sized: Sized) -> Job | DlrmJob:
+def _job(base: Scenario, workload: Workload) -> Job | DlrmJob:
     """What a step of a model computes; that of the scenario itself is kept."""
-    workload = sized.workload
     if isinstance(workload, TransformerSpec):
         return job_of(workload) if workload is base.workload else job_of.__wrapped__(workload)
     assert isinstance(workload, DlrmSpec)  # the caller has looked

@@ -25,6 +25,7 @@ from crossflow.answers.evaluation.continued import Continued, continued
 from crossflow.answers.evaluation.figures import operation, whole_run
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
@@ -114,7 +115,7 @@ def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
         iteration = own.having(step_time=time, energy=energy, power=energy / time, devices=devices)
         fleet = Fleet(system=one.system, device=one.architecture, devices=devices)
         iteration = iteration.having(operation=operation([fleet], iteration))
-        found.append(whole_run(one, one.system, one.architecture, iteration))
+        found.append(whole_run(one, one.system, one.architecture, iteration, own_members(one)))
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 

@@ -26,12 +26,11 @@ TIMED = 3  # placements of a program whose steps are timed
 @stage("program")
 def program_run(batch: PointBatch) -> Ran:
     """Steps of points that share a program but for its sizes."""
-    scenario, n = batch.scenario, batch.n
-    program = scenario.program(unrolled=scenario.shares_devices) if batch.members is None else batch.members.job
+    scenario, n, program = batch.scenario, batch.n, batch.members.job
     prices, _, total = _placed_prices(scenario, program, batch.system.network, batch.device, least=batch.least)
     outcome = program_outcome(program, prices, n, devices=scenario.devices, slots=scenario.slots, total=total)
     devices = np.full(n, float(scenario.devices))
-    return Ran(outcome=outcome, devices=devices, samples=program.samples, tokens=program.tokens, parameters=program.parameters)
+    return Ran(outcome=outcome, devices=devices)
 
 
 def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:

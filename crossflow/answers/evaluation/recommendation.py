@@ -70,19 +70,12 @@ def replica_axes(strategy: Hierarchy) -> tuple[str, ...]:
 def dlrm_run(batch: PointBatch) -> Ran:
     """Steps of a recommendation model."""
     scenario, members = batch.scenario, batch.members
-    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
-    assert isinstance(workload, DlrmSpec)  # the caller has looked
-    assert isinstance(strategy, Hierarchy)  # such a model's is
-    if members is None:
-        check_strategy(scenario, strategy, workload, scenario.nodes)
-        job, plans = dlrm_job(workload), Hierarchies.of([strategy] * batch.n, workload.global_batch, node, nodes)
-    else:
-        node = members.nodes[0][0]
-        job, plans = members.job, Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
+    job, node = members.job, members.nodes[0][0]
+    plans = Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
     runs_on = replace(machine(scenario, batch.device, batch.system), node=node, least=batch.least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = sharded_outcome(job, plans, runs_on, scenario.slots) if job.sharding else _outcome(job, plans, runs_on, scenario.slots)
-    return Ran(outcome=outcome, devices=plans.devices, samples=plans.batch, tokens=0, parameters=job.model.parameters)
+    return Ran(outcome=outcome, devices=plans.devices)
 
 
 def _outcome(job: DlrmJob, plans: Hierarchies, machine: Machine, slots: int | None) -> Outcome:

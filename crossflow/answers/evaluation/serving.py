@@ -9,7 +9,6 @@ import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
 from crossflow.answers.evaluation.layered import expert_pool, machine, pool_machine
-from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
@@ -19,7 +18,6 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.service import Prefill, Service, guessed, steady_state
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import engine_devices, worker_plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
@@ -30,23 +28,13 @@ OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which ar
 @stage("service")
 def serving_run(batch: PointBatch) -> Ran:
     """A service in steady state: a sample is a request, the step the mean one of all replicas."""
-    scenario, n, members = batch.scenario, batch.n, batch.members
-    workload, plan = scenario.workload, scenario.strategy
-    assert isinstance(workload, TransformerSpec)  # which alone are served
-    job = scenario.job() if members is None else members.job
+    scenario, members, job = batch.scenario, batch.members, batch.members.job
     runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
     pool = batch.pools.get("prefill")
     reads_on = runs_on if pool is None else replace(pool_machine(scenario, pool.device, pool.system), least=batch.least)
-    if members is None:
-        assert isinstance(plan, Plan)  # a transformer has one
-        check_strategy(scenario, plan, workload, scenario.nodes)
-        layout = Layout.of([plan] * n, np.full(n, float(workload.global_batch)), runs_on.node)
-        workloads, which = (workload,), np.zeros(n, dtype=np.intp)
-    else:
-        layout = Layout.of(members.strategies, members.batch, runs_on.node)
-        workloads, which = members.workloads, members.which  # type: ignore[assignment] # of transformers
-    service = service_of(job, workloads, which, runs_on, reads_on)
-    found = expert_pool(batch, workloads, which, runs_on)
+    layout = Layout.of(members.strategies, members.batch, runs_on.node)
+    service = service_of(job, members.workloads, members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
+    found = expert_pool(batch, runs_on)
     service = service if found is None else replace(service, experts=found[0])
     replicas, layout = layout.devices, _at_work(layout, service)
     microbatches = _microbatches(layout, service)
@@ -62,21 +50,19 @@ def serving_run(batch: PointBatch) -> Ran:
     if found is not None and steady.feeding is not None:
         beside = (*beside, replace(found[1], energy=steady.feeding.energy, sent=steady.feeding.sent))
     return Ran(
-        outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), samples=steady.requests,
-        tokens=service.output, parameters=job.model.parameters, beside=beside, serving=steady.figures,
+        outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), beside=beside, serving=steady.figures,
+        answered=(steady.requests, service.output),
     )  # fmt: skip
 
 
 def _further(batch: PointBatch) -> tuple[Fleet, ...]:
     """Devices of pools of further engines, which only a replay puts to work."""
-    workloads = (batch.scenario.workload,) if batch.members is None else batch.members.workloads
-    which = np.zeros(batch.n, dtype=np.intp) if batch.members is None else batch.members.which
-    counts = [engine_devices(one) for one in workloads if isinstance(one, TransformerSpec)]
+    counts = [engine_devices(one) for one in batch.members.workloads if isinstance(one, TransformerSpec)]
     names = dict.fromkeys(name for count in counts for name in count)
     if names and batch.scenario.requests is None:
         raise CrossflowError(f"{batch.scenario.name}: workload.serving.pools: {OF_A_REPLAY}")
     own = Fleet(system=batch.system, device=batch.device)
-    devices = {name: np.array([float(count.get(name, 0)) for count in counts])[which] for name in names}
+    devices = {name: np.array([float(count.get(name, 0)) for count in counts])[batch.members.which] for name in names}
     return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
 
 

@@ -89,6 +89,14 @@ class Memory:
         left = 0.0 if self.capacities is None else self.capacities
         return np.asarray((self.total_of_stages - left).argmax(axis=0))
 
+    def on(self, machine: Machine, layout: Layout) -> Memory:
+        """The same on devices, and hosts, with other capacities."""
+        n = len(layout)
+        return replace(
+            self, capacity=machine.architecture.memory_capacity * np.ones(n), host_capacity=host_share(machine, layout),
+            far_capacity=second_capacity(machine.architecture, n),
+        )  # fmt: skip
+
     def on_unlike(self, capacities: Array) -> Memory:
         """The same on devices of which those of every stage have a capacity, shape (stages, n). [B]"""
         known = replace(self, capacities=capacities)
