@@ -347,7 +347,7 @@ class Prediction(PlainData, Tabular):
     @functools.cached_property
     def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:
         """Bytes of a device of each pipeline stage by kind, each at its own fullest moment; none where all devices are alike. [B]"""
-        found = stage_memory(self.scenario, self.device)
+        found = stage_memory(self.scenario)
         return found if len(found) > 1 else ()
 
     @functools.cached_property
@@ -423,7 +423,7 @@ class Prediction(PlainData, Tabular):
             found += notes_of_run(self.scenario, self.run)
         if not isinstance(workload, TransformerSpec):
             return tuple(found)
-        found += slower_experts(self.scenario, self.device)
+        found += slower_experts(self.scenario)
         found += unused_sparsity(self.scenario)
         if self._memory and (crowded := full_text(*self._memory)):
             found.append(crowded)

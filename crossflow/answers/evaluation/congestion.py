@@ -10,17 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.layered import own_laid
 from crossflow.answers.evaluation.programs import placed
-from crossflow.answers.evaluation.recommendation import recommendation_program
+from crossflow.answers.evaluation.recommendation import step_program
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import plain
 from crossflow.cost.network import LaidGroups, Wires, message_steps
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.hardware.mapping.congestion import TAIL, Slowdown
-from crossflow.parallel.batches import laid_out
-from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.plan import Plan
 
 CONGESTION = "system.network.inter.congestion"
@@ -110,7 +108,7 @@ def congested_step(scenario: Scenario) -> CongestedStep | None:
     if scenario.system.network.inter.congestion is None:
         return None
     times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
-    slowed, streams = _of_plan(scenario, scenario.strategy) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
+    slowed, streams = _of_plan(scenario) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
     found = dict(sorted(slowed.items(), key=lambda pair: -pair[1].priced))
     return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2], streams=streams)
 
@@ -121,17 +119,17 @@ _OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.qu
 Slowed: TypeAlias = Mapping[tuple[str, LaidGroups], Slowdown]  # what every collective between nodes loses
 
 
-def _of_plan(scenario: Scenario, plan: Plan) -> tuple[Slowed, SharedStreams]:
+def _of_plan(scenario: Scenario) -> tuple[Slowed, SharedStreams]:
     """What collectives of a transformer lose, from what the prices of its step ask for; and what its own streams do."""
-    runs_on, job = replace(machine(scenario, scenario.architecture)), scenario.job()  # with wires that have priced nothing yet
-    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
-    step, apart = (float(transformer_step(job, layout, one).total[0]) for one in (runs_on, replace(runs_on, apart=True)))
+    laid = own_laid(scenario)
+    runs_on = replace(laid.machine)  # with wires that have priced nothing yet
+    step, apart = (float(transformer_step(laid.job, laid.layout, one).total[0]) for one in (runs_on, replace(runs_on, apart=True)))
     return runs_on.wires.slowed, SharedStreams(step=step, apart=apart)
 
 
 def _of_program(scenario: Scenario) -> Slowed:
     """What collectives of a program lose."""
-    program = recommendation_program(scenario) if isinstance(scenario.strategy, Hierarchy) else scenario.program()
+    program = step_program(scenario)
     own = None if scenario.stack is None else scenario.stack.peer_all_reduce
     wires = Wires(network=scenario.system.network, architecture=scenario.architecture, node=scenario.nodes[0], all_reduce=own)
     placement = placed(scenario, program, scenario.architecture)

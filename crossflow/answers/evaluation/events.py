@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.layered import own_laid
 from crossflow.answers.evaluation.programs import placed
-from crossflow.answers.evaluation.recommendation import recommendation_program
+from crossflow.answers.evaluation.recommendation import step_program
 from crossflow.answers.scenario import Scenario, check_alike, check_one_step, check_strategy
 from crossflow.base.arrays import Array, plain
 from crossflow.base.errors import CrossflowError
@@ -34,13 +34,11 @@ from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.schedule import schedule
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
-from crossflow.parallel.batches import laid_out
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.parallel.offload import kept_on_host
-from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import StepTables, tables_of
+from crossflow.parallel.tables import StepTables
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
@@ -113,10 +111,8 @@ def events(scenario: Scenario) -> EventList:
     check_alike(scenario, "a list of events")
     if isinstance(scenario.strategy, Plan):
         listed, step, node = _of_plan(scenario, scenario.strategy)
-    elif isinstance(scenario.strategy, Hierarchy):
-        listed, step, node = _of_program(scenario, recommendation_program(scenario))
     else:
-        listed, step, node = _of_program(scenario, scenario.program())
+        listed, step, node = _of_program(scenario, step_program(scenario))
     sums: dict[tuple[str, str, str, int, str], list[float]] = {}
     for key, time, count in listed:
         entry = sums.setdefault(key, [time, 0.0])
@@ -163,12 +159,10 @@ Listed = tuple[Iterable[FoundEvent], float, int]  # what was found, device-time 
 
 def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
     """Events of a transformer."""
-    runs_on = machine(scenario, scenario.architecture)
-    job = scenario.job()
-    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, runs_on.stack)
-    case = _Case(plan=plan, layout=layout, job=job, machine=runs_on, tables=tables_of(job, layout, runs_on.stack))
-    step = float(transformer_step(job, layout, runs_on).total[0]) * plan.devices
-    return (*_kernels(case), *_updates(case), *_messages(case)), step, runs_on.node
+    laid = own_laid(scenario)
+    case = _Case(plan=plan, layout=laid.layout, job=laid.job, machine=laid.machine, tables=laid.tables)
+    step = float(transformer_step(laid.job, laid.layout, laid.machine).total[0]) * plan.devices
+    return (*_kernels(case), *_updates(case), *_messages(case)), step, laid.machine.node
 
 
 def _of_program(scenario: Scenario, program: Program) -> Listed:

@@ -150,6 +150,11 @@ def _laid(batch: PointBatch) -> LaidMembers:
     return find(batch.scenario, batch.members, batch.system.devices_per_node)
 
 
+def own_laid(scenario: Scenario) -> LaidMembers:
+    """The plan of a scenario laid out on its devices."""
+    return _laid_out(scenario, own_members(scenario), scenario.system.devices_per_node)
+
+
 @functools.lru_cache(maxsize=64)
 def _laid_out(scenario: Scenario, members: Members, node: int) -> LaidMembers:
     runs_on = machine(scenario, scenario.architecture)
@@ -172,7 +177,7 @@ def device_kinds(
 def own_kinds(scenario: Scenario) -> tuple[Layout, tuple[DeviceKind, ...]]:
     """The plan of a scenario as a layout, and the kinds of devices that its stages lie on."""
     pools = {name: Fleet(pool=name, system=pool, device=scenario.pool_architectures[name]) for name, pool in scenario.system.staged.items()}
-    layout = _laid_out(scenario, own_members(scenario), scenario.system.devices_per_node).layout
+    layout = own_laid(scenario).layout
     return layout, device_kinds(scenario, layout, scenario.architecture, scenario.system, pools)
 
 
@@ -243,16 +248,14 @@ def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Mac
     )
 
 
-def stage_memory(scenario: Scenario, device: Architecture) -> tuple[Mapping[str, float], ...]:
+def stage_memory(scenario: Scenario) -> tuple[Mapping[str, float], ...]:
     """Bytes of a device of every stage by kind, each stage at its own fullest moment; none where all devices are alike. [B]"""
-    strategy = scenario.strategy
-    if isinstance(scenario.workload, TransformerSpec) and isinstance(strategy, Plan):
+    if isinstance(scenario.strategy, Plan):
         if scenario.system.kinds:
             return _told(unlike_plans(scenario.job(), *own_kinds(scenario)).held)
-        runs_on = machine(scenario, device)
-        job, batch = scenario.job().own, np.array([float(scenario.workload_batch)])
-        return _told(memory(job, laid_out(job, [strategy], batch, runs_on.node, runs_on.stack), runs_on))
-    if isinstance(strategy, Mesh):
+        laid = own_laid(scenario)
+        return _told(memory(laid.job.own, laid.layout, laid.machine) if laid.job.pooled else laid.held)
+    if isinstance(scenario.strategy, Mesh):
         return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in scenario.program().memory)
     return ()
 

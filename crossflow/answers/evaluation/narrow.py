@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.layered import own_laid
 from crossflow.answers.scenario import Scenario
 from crossflow.base.formats import DTYPE_BYTES, HALF, with_like
 from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.execution import ExpertLibrary
-from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import GeneratedSystem
-from crossflow.parallel.batches import laid_out
 from crossflow.parallel.blocks import block_program
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.kernels import Experts, KernelTable
@@ -24,17 +20,16 @@ WIDE = "bf16"
 WORTH = 1.1  # times as long as in 16 bits, from which it is told
 
 
-def slower_experts(scenario: Scenario, device: Architecture) -> Iterator[str]:
+def slower_experts(scenario: Scenario) -> Iterator[str]:
     """What is to be known of a service whose layers of experts are slower in its type than in 16 bits, as a sentence."""
     workload, plan, stack = scenario.workload, scenario.strategy, scenario.stack
     if not isinstance(workload, TransformerSpec) or not isinstance(plan, Plan) or stack is None:
         return
     if not workload.serves or workload.experts is None or DTYPE_BYTES[workload.dtype] >= HALF:
         return
-    job, runs_on = scenario.job(), machine(scenario, device)
-    layout = laid_out(job, [plan], np.array([float(scenario.workload_batch)]), runs_on.node, stack)
-    tables = [table for table in block_program(job, layout, stack).kernel_tables if table.kind is Experts]
-    known = {dtype: times for dtype in stack.kernels.experts if (times := _times(tables, runs_on, dtype)) is not None}
+    laid = own_laid(scenario)
+    tables = [table for table in block_program(laid.job, laid.layout, stack).kernel_tables if table.kind is Experts]
+    known = {dtype: times for dtype in stack.kernels.experts if (times := _times(tables, laid.machine, dtype)) is not None}
     own = known.get(workload.dtype)
     if own is None or WIDE not in known or own[0] < WORTH * known[WIDE][0]:
         return

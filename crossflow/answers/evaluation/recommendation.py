@@ -16,7 +16,7 @@ from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.cost.price import Prices
 from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
-from crossflow.engine.runs.dlrm_point import NODE, NODES, point_program, point_programs
+from crossflow.engine.runs.dlrm_point import point_program, point_programs
 from crossflow.engine.runs.dlrm_sharded import chosen, joined_outcomes, rank_rows, sharded_outcome
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.engine.runs.programs import program_outcome
@@ -61,9 +61,9 @@ def recommendation_program(scenario: Scenario) -> Program:
     return point_program(step, dlrm_prices(step.program, 1, runs_on), [dlrm_memory(job, step, runs_on.stack)])[0]
 
 
-def replica_axes(strategy: Hierarchy) -> tuple[str, ...]:
-    """Axes of the mesh along which ranks hold the same dense layers, or shards of them."""
-    return tuple(name for name, role in zip((NODE, NODES), strategy.dense, strict=True) if role in ("batch", "shard"))
+def step_program(scenario: Scenario, *, unrolled: bool = False) -> Program:
+    """The whole step of a scenario whose strategy is not a plan, as a program; `unrolled` as of `Scenario.program`."""
+    return recommendation_program(scenario) if isinstance(scenario.strategy, Hierarchy) else scenario.program(unrolled=unrolled)
 
 
 @stage("recommendation")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.answers.evaluation.layered import machine, own_kinds
-from crossflow.answers.evaluation.program_timelines import REPLICAS, program_timeline
-from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
+from crossflow.answers.evaluation.layered import own_kinds, own_laid
+from crossflow.answers.evaluation.program_timelines import program_timeline, replica_axes
+from crossflow.answers.evaluation.recommendation import step_program
 from crossflow.answers.scenario import Scenario, check_one_step, check_strategy
 from crossflow.base.errors import CrossflowError
 from crossflow.base.limits import shown
@@ -14,8 +14,6 @@ from crossflow.engine.runs.timeline import transformer_timeline
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.runs.unlike_timeline import unlike_timeline
 from crossflow.engine.timeline.record import Timeline
-from crossflow.parallel.batches import laid_out
-from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
 
 
@@ -43,15 +41,10 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     if scenario.system.kinds:
         found = unlike_timeline(scenario.job(), *own_kinds(scenario), title, uneven)
     elif isinstance(scenario.strategy, Plan):
-        runs_on = machine(scenario, scenario.architecture)
-        job, batch = scenario.job(), np.array([float(scenario.workload_batch)])
-        layout = laid_out(job, [scenario.strategy], batch, runs_on.node, runs_on.stack)
-        found = transformer_timeline(job, layout, runs_on, title, uneven)
-    elif isinstance(scenario.strategy, Mesh):
-        replicas = (*scenario.strategy.names("rows", "batch"), *REPLICAS)
-        found = program_timeline(scenario, scenario.program(unrolled=True), replicas, title, uneven)
+        laid = own_laid(scenario)
+        found = transformer_timeline(laid.job, laid.layout, laid.machine, title, uneven)
     else:
-        found = program_timeline(scenario, recommendation_program(scenario), replica_axes(scenario.strategy), title, uneven)
+        found = program_timeline(scenario, step_program(scenario, unrolled=True), replica_axes(scenario.strategy), title, uneven)
     if not np.isfinite(found.total):
         raise CrossflowError(f"{scenario.name}: the step never ends, so it has no timeline; `crossflow predict` says why")
     return found
