@@ -16,7 +16,7 @@ from crossflow.hardware.mapping.topology import Network, Topology
 from crossflow.parallel.strategy.again import NOTHING
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.legality import legal_plans, neighbouring_plans, plan_problem
-from crossflow.parallel.strategy.mesh import BLOCKS, REPEATED, TYPES, divisors
+from crossflow.parallel.strategy.mesh import BLOCKS, REPEATED, SCHEDULES, TYPES, divisors
 from crossflow.parallel.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.parallel.strategy.stages import balanced_layers, stage_layers
 from crossflow.parallel.strategy.transformers import plan_of
@@ -112,7 +112,7 @@ def test_choices_of_words_may_be_none_or_text(key):
         ({"recompute": "all"}, "recompute must be one of none, selective, full, got 'all'"),
         (
             {"schedule": "1f2b"},
-            "schedule must be one of 1f1b, gpipe, zb-h1, chimera, pipedream, dualpipe or the path of a .yaml file, got '1f2b'; did you mean '1f1b'?",
+            "schedule must be one of 1f1b, gpipe, zb-h1, chimera, pipedream, dualpipe, zb-v, dualpipev or the path of a .yaml file, got '1f2b'; did you mean '1f1b'?",
         ),
         ({"sequence_parallel": 1}, "sequence_parallel must be true or false, got 1"),
         ("tp0", "tp must be a positive whole number, got 0"),
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_plan_is_told_all_at_once(given, sentence, exactly)
     ],
 )
 def test_text_that_is_no_plan_is_told(text, part, why, exactly):
-    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl, fe, fc; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, offload:optimizer+weights+activations, far:weights+experts+cache+optimizer, sel:attn+norm+up+act+shared+mlp+moe, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
+    cure = "write degrees and options such as tp8-pp4-dp16-mb2-z1-sp-full (numbers: tp, cp, ep, etp, re, atp, mlptp, embtp, dp, pp, v, mb, z, g, ag, mlpg, eg, embg, first, last, ol, rl, fe, fc; words: sp, apart, selective, full, gpipe, zbh1, chimera, pipedream, dualpipe, zbv, dualpipev, offload:optimizer+weights+activations, far:weights+experts+cache+optimizer, sel:attn+norm+up+act+shared+mlp+moe, unsharded:embedding, distant:mlp, placed:dp+tp+pp, layers:3+4x2+2, order:FILE.yaml), or a mapping"
     said = why if "did you mean" in why else f"{why}; {cure}"
     with pytest.raises(StrategyError, match=exactly(f"strategy '{text}': '{part}' is {said}")):
         plan_of(text)
@@ -187,7 +187,7 @@ def plans(draw):
         stage_layers=tuple(draw(st.lists(st.integers(0, 3), max_size=12))),
         sequence_parallel=draw(st.booleans()),
         **draw(AGAIN),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe", "my-own/order.yaml"])),
+        schedule=draw(st.sampled_from([*SCHEDULES, "my-own/order.yaml"])),
         placement=draw(st.sampled_from(PLACEMENTS)),
     )
 

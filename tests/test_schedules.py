@@ -9,6 +9,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.base.errors import SpecError, StrategyError
 from crossflow.engine.timeline.pipeline import pipeline_ends, slot_ends, walk_of
 from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.mesh import FOLDED
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck
 from crossflow.parallel.strategy.transformers import plan_of
 
@@ -22,9 +23,13 @@ order:
 """
 
 
+def chunks_of(rule):
+    return 2 if rule in FOLDED else 1
+
+
 def makespan(rule, p, m, forward=1.0, backward=1.0, weight=1.0):
     """Time of uniform slots; the backward pass has the weight gradient in it where the rule does not part them."""
-    order = pipeline_order(rule, p, 1, m)
+    order = pipeline_order(rule, p, chunks_of(rule), m)
     times = [forward, backward, weight] if order.split else [forward, backward + weight]
     durations = np.repeat(times, order.rows)[:, None]
     return slot_ends(walk_of(order), durations, np.zeros_like(durations)).max()
@@ -44,18 +49,18 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "shape"), [(rule, shape) for rule in RULES for shape in SHAPES if schedule_problem(rule, shape[0], 1, shape[1]) is None]
+    ("rule", "shape"), [(rule, (p, m)) for rule in RULES for p, m in SHAPES if schedule_problem(rule, p, chunks_of(rule), m) is None]
 )
 def test_every_pass_is_there_once_in_an_order_that_can_run(rule, shape):
     p, m = shape
-    order = pipeline_order(rule, p, 1, m)
+    order = pipeline_order(rule, p, chunks_of(rule), m)
     passes = np.concatenate(order.slots)
-    assert len(np.unique(passes, axis=0)) == len(passes) == p * m * (3 if order.split else 2)
+    assert len(np.unique(passes, axis=0)) == len(passes) == p * m * chunks_of(rule) * (3 if order.split else 2)
     for stage, slots in enumerate(order.slots):
         assert (slots[:, 1] % p == stage).all()
     for kind in (FORWARD, BACKWARD):  # each microbatch meets each chunk of the model once
         mine = passes[passes[:, 0] == kind]
-        assert len({(int(order.chunk[row]), batch) for _, row, batch in mine.tolist()}) == p * m
+        assert len({(int(order.chunk[row]), batch) for _, row, batch in mine.tolist()}) == p * m * chunks_of(rule)
     assert stuck(order) == []
 
 
@@ -129,6 +134,51 @@ def test_forward_passes_of_dualpipe_that_no_backward_pass_is_beside(p, m):
     assert layout.unpaired.tolist() == [m - paired / p, p]
 
 
+@pytest.mark.parametrize(("p", "m"), [(2, 3), (4, 8), (8, 32), (6, 11)])
+def test_a_stage_of_v_zb_idles_only_before_its_first_pass(p, m):
+    """Where passes are alike (Qi et al., NeurIPS 2024, Sec. 4): the last stage begins p - 1 passes late, and 1F1B's memory is enough."""
+    assert makespan("zb-v", p, m) == 6 * m + p - 1
+    assert pipeline_order("zb-v", p, 2, m).kept().sum(axis=0).tolist() == [2 * p] * p  # of half a stage's layers each
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 1), (4, 3), (8, 9)])
+def test_v_zb_of_fewer_microbatches_is_no_longer_than_zb_h1_or_1f1b(p, m):
+    assert makespan("zb-v", p, m) <= makespan("zb-h1", p, m, 2.0, 2.0, 2.0) <= makespan("1f1b", p, m, 2.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 20)])
+def test_dualpipev_is_one_half_of_dualpipe_of_twice_the_stages(p, m):
+    both, half = pipeline_order("dualpipe", 2 * p, 1, 2 * m), pipeline_order("dualpipev", p, 2, m)
+    for stage in range(p):
+        theirs, mine = both.slots[stage], half.slots[stage]
+        up = theirs[:, 1] >= 2 * p
+        assert (mine[:, 0] == theirs[:, 0]).all()
+        assert (mine[:, 1] == np.where(up, p + stage, stage)).all()
+        assert (mine[:, 2] == np.where(up, theirs[:, 2] - m, theirs[:, 2])).all()
+    for f, w in ((1.0, 1.0), (2.0, 1.0)):
+        assert makespan("dualpipev", p, m, f, f, w) == pytest.approx(makespan("dualpipe", 2 * p, 2 * m, f, f, w))
+    layout = Layout.of([plan_of(f"pp{p}-v2-dualpipev")], np.full(1, float(m)), 8)
+    pairs = sum(int((np.diff(slots[:, 0]) == BACKWARD - FORWARD).sum()) for slots in half.slots)
+    alone = 2 * p * m - sum(len(set(_beside(half, stage))) for stage in range(p))
+    assert pairs
+    assert float(layout.unpaired[0]) * 2 * p == alone
+
+
+def _beside(order, stage):
+    """Forward passes of a stage that leave together with a backward pass."""
+    leaving = {int(a): int(b) for a, b in order.together}
+    backward = {
+        leaving.get(number, number) for number, slot in zip(order.ids[stage], order.slots[stage], strict=True) if slot[0] != FORWARD
+    }
+    forward = zip(order.ids[stage].tolist(), order.slots[stage].tolist(), strict=True)
+    return [number for number, slot in forward if slot[0] == FORWARD and leaving.get(number) in backward]
+
+
+def test_microbatches_pass_a_folded_pipeline_there_and_back():
+    for rule in FOLDED:
+        assert pipeline_order(rule, 4, 2, 8).chains == ((0, 1, 2, 3, 7, 6, 5, 4),)
+
+
 def test_results_of_passes_together_leave_together():
     """What a later stage needs of a forward pass beside a backward pass is there when both are done; its own stage sees it at once."""
     order = pipeline_order("dualpipe", 4, 1, 8)
@@ -152,6 +202,9 @@ def test_results_of_passes_together_leave_together():
             "schedule: dualpipe needs an even number of microbatches, at least 2 x pp = 8, but there are 6",
         ),
         (("dualpipe", 1, 1, 8), "schedule: dualpipe needs a pipeline, but pp = 1"),
+        (("zb-v", 1, 2, 8), "schedule: zb-v needs a pipeline, but pp = 1"),
+        (("zb-v", 4, 1, 8), "schedule: zb-v has two chunks a stage; give virtual_stages = 2 (v2), not 1"),
+        (("dualpipev", 4, 2, 6), "schedule: dualpipev needs at least 2 x pp = 8 microbatches, but there are 6"),
         (("1f1b", 4, 2, 8), None),
     ],
 )
@@ -185,6 +238,24 @@ def test_chimera_keeps_weights_twice_and_does_no_more(gpt):
     assert both.flops[0] == pytest.approx(plain.flops[0])
     assert both.memory["weights"][0] == pytest.approx(2.0 * plain.memory["weights"][0], rel=0.35)
     assert sum(part[0] for part in both.breakdown.values()) == pytest.approx(both.step_time[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("rule", FOLDED)
+def test_folded_pipelines_keep_weights_once_and_end_sooner(gpt, rule):
+    plain, folded, dual = gpt("pp4-dp2-mb1"), gpt(f"pp4-dp2-v2-mb1-{rule.replace('-', '')}"), gpt("pp4-dp2-mb1-dualpipe")
+    assert folded.flops[0] == pytest.approx(plain.flops[0])
+    assert sum(part[0] for part in folded.breakdown.values()) == pytest.approx(folded.step_time[0], rel=1e-9)
+    assert folded.step_time[0] < plain.step_time[0]
+    assert folded.memory["weights"][0] < 0.8 * dual.memory["weights"][0]  # which holds the model twice
+
+
+def test_a_file_that_writes_v_zb_is_v_zb(written, gpt):
+    order = pipeline_order("zb-v", 4, 2, 16)
+    words = [" ".join(f"{'FBW'[kind]}{batch}.{row // 4}" for kind, row, batch in slots.tolist()) for slots in order.slots]
+    path = written("kind: schedule\nname: own\nchunks: [0, 1, 2, 3, 3, 2, 1, 0]\norder:\n" + "".join(f"  - {word}\n" for word in words))
+    own, rule = gpt({"pp": 4, "dp": 2, "virtual_stages": 2, "micro_batch": 1, "schedule": str(path)}), gpt("pp4-dp2-v2-mb1-zbv")
+    assert own.step_time[0] == rule.step_time[0]
+    assert own.memory["activations"][0] == rule.memory["activations"][0]
 
 
 def test_dualpipe_keeps_weights_twice_and_does_no_more(gpt):

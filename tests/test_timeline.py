@@ -26,7 +26,7 @@ GPT = {
 PLANS = [
     "dp1", "tp8", "tp2-sp-cp2-dp4-z1", "cp4-pp2-dp2-full", "dp16-z2-mb2", "dp16-z3-full", "dp16-z3-g8", "pp4-dp4", "tp2-pp4-dp2-v2-full",
     "tp2-pp4-dp2-gpipe", "tp2-pp2-dp4-v2-first1-last3-sp", "tp4-atp1-mlptp2-dp4-mb4-sp", "dp16-z3-unsharded:mlp+embedding-full",
-    "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera", "tp2-pp4-dp2-dualpipe", "pp4-dp4-z1-dualpipe",
+    "pp8-dp2-zbh1", "tp2-pp4-dp1-chimera", "tp2-pp4-dp2-dualpipe", "pp4-dp4-z1-dualpipe", "tp2-pp4-dp2-v2-zbv", "pp4-dp4-z1-v2-dualpipev",
     "pp2-dp2-z1-offload:optimizer+activations", "dp8-z3-offload:optimizer+weights", "tp2-pp2-dp2-v2-z3-sp", "pp4-dp2-z3-full",
     "pp2-dp4-z3-g2-offload:optimizer+weights", "pp2-dp4-z3-unsharded:embedding-gpipe", "dp16-z3-g8-ag2-apart:mlp",
     "tp4-atp2-dp1-mb2-sp-distant:attention", "tp2-pp2-dp2-v3", "pp4-dp4-layers:0+7+1+0", "tp2-pp4-dp2-v2-sp-layers:3+0+1x5+0",

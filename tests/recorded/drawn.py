@@ -13,7 +13,7 @@ from crossflow.engine.timeline.pipeline import pipeline_ends
 from crossflow.hardware.mapping.placement import layouts, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.topology import Network, Topology
 from crossflow.parallel.strategy.legality import neighbouring_plans, plan_problem
-from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, SCHEDULES
+from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, FOLDED, SCHEDULES
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import read_strategy
 from crossflow.parallel.strategy.schedules import schedule_problem
@@ -107,12 +107,13 @@ def pipelines(seed: int) -> Iterator[tuple[str, Any]]:
     for schedule in SCHEDULES:
         ends = list[Any]()
         for stages, chunks, many in itertools.product((1, 2, 3, 4, 6), (1, 2, 3), (1, 2, 3, 4, 6, 7, 12, 24, 60)):
-            if (chunks > 1 and many % stages) or schedule_problem(schedule, stages, chunks, many) is not None:
+            uneven = chunks > 1 and many % stages and schedule not in FOLDED
+            if uneven or schedule_problem(schedule, stages, chunks, many) is not None:
                 continue
             rows = stages * chunks * (2 if schedule in BIDIRECTIONAL else 1)
             forward, backward, weight = rng.random((3, rows, 3))
             late = rng.random((2, rows, 3)) * rng.choice([0.0, 0.3])
-            apart = weight if schedule in ("zb-h1", "dualpipe") else None
+            apart = weight if schedule in ("zb-h1", "dualpipe", *FOLDED) else None
             ends.append(pipeline_ends(forward, backward, late, apart, stages=stages, microbatches=many, chunks=chunks, schedule=schedule))
             if apart is None and schedule != "chimera":
                 ends.append(pipeline_ends(forward, None, late, stages=stages, microbatches=many, chunks=chunks, schedule=schedule))

@@ -25,7 +25,7 @@ P = "parallelism."
 # Schedules of PyTorch, each with ours and whether a rank has several stages; those with None are predicted as 1f1b.
 SCHEDULES: Mapping[str, tuple[str | None, bool]] = {
     "1F1B": ("1f1b", False), "GPipe": ("gpipe", False), "Interleaved1F1B": ("1f1b", True), "LoopedBFS": ("gpipe", True),
-    "InterleavedZeroBubble": (None, True), "ZBVZeroBubble": (None, True), "DualPipeV": (None, True),
+    "InterleavedZeroBubble": (None, True), "ZBVZeroBubble": ("zb-v", True), "DualPipeV": ("dualpipev", True),
 }  # fmt: skip
 MAX_STAGES = 4000
 WITHOUT_PIPELINE = ("qwen3", "gpt_oss")  # models that torchtitan 0.2.2 does not divide into stages

@@ -201,10 +201,12 @@ class Layout:
         """Microbatches whose forward pass no backward pass of another can run beside: the first of a pipeline, one for each stage.
 
         On a stage of DualPipe with n stages between it and the nearer end, 3 p / 2 - n - 1 forward passes are none of those that its
-        order has beside a backward pass; 5 p / 4 - 1 / 2 in the mean.
+        order has beside a backward pass; 5 p / 4 - 1 / 2 in the mean. On one of DualPipeV, which is a half of 2 p stages, it is 3 p - n - 1
+        of twice as many passes; 5 p / 4 - 1 / 4 microbatches in the mean.
         """
-        dual = np.array([name == "dualpipe" for name in self.schedules])[self.schedule]
-        return np.where(dual, 1.25 * self.pp - 0.5, self.pp)
+        beside = {"dualpipe": 0.5, "dualpipev": 0.25}
+        less = np.array([beside.get(name, np.nan) for name in self.schedules])[self.schedule]
+        return np.where(np.isnan(less), self.pp, 1.25 * self.pp - less)
 
     def _mirrored(self, group: Group) -> Group:
         """A group with the ranks of the stage that holds the same layers for the other direction, in another node if there are several."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from crossflow.parallel.strategy.again import NOTHING, Again, levels, not_again
-from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, SCHEDULES, TYPES, RankBlock, Type, divisors
+from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, FOLDED, SCHEDULES, TYPES, RankBlock, Type, divisors
 from crossflow.parallel.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.parallel.strategy.schedules import pipeline_order, schedule_problem
 from crossflow.workload.job import JobTask
@@ -172,7 +172,7 @@ def _no_microbatches(plan: Plan, batch: int) -> str | None:
     if batch % (plan.dp * plan.micro_batch):
         return f"global_batch = {batch} is not divisible by dp x micro_batch = {plan.dp} x {plan.micro_batch}"
     microbatches = batch // (plan.dp * plan.micro_batch)
-    if plan.virtual_stages > 1 and plan.schedule in SCHEDULES and microbatches % plan.pp:
+    if plan.virtual_stages > 1 and plan.schedule in SCHEDULES and plan.schedule not in FOLDED and microbatches % plan.pp:
         return f"{microbatches} microbatches are not divisible by pp = {plan.pp}, which the interleaved schedule needs"
     return None
 
@@ -483,7 +483,8 @@ def _moved(plan: Plan, experts: bool, again: Sequence[Again], *, training: bool)
         some = plan.recompute_layers
         yield from (replace(level.of(plan), recompute_layers=some if level.recompute == "full" else 0) for level in again)
     if training and plan.pp > 1 and plan.schedule in SCHEDULES:
-        yield from (replace(plan, schedule=rule) for rule in SCHEDULES if rule != "pipedream")  # whose steps are of other weights
+        rules = [rule for rule in SCHEDULES if rule != "pipedream" and (plan.virtual_stages == 2 or rule not in FOLDED)]
+        yield from (replace(plan, schedule=rule) for rule in rules)  # steps of pipedream are of other weights
 
 
 def _replaced(plan: Plan) -> Iterator[Plan]:

@@ -38,8 +38,9 @@ OFFLOADS: tuple[Offload, ...] = ("optimizer", "weights", "activations")
 FARS: tuple[Far, ...] = get_args(Far)
 TYPES: tuple[Type, ...] = ("attention", "mlp", "experts", "embedding")  # of a transformer's layers; the head goes with the embedding
 BLOCKS: tuple[RankBlock, ...] = ("tp", "dp", "pp")  # of ranks, as they lie on consecutive devices: Megatron's order
-SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe")  # rules by which pipelines order their passes
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "chimera", "pipedream", "dualpipe", "zb-v", "dualpipev")  # rules by which pipelines order passes
 BIDIRECTIONAL = ("chimera", "dualpipe")  # of them, those in which microbatches come from both ends, and every stage holds two chunks
+FOLDED = ("zb-v", "dualpipev")  # and those in which they pass every stage twice, there and back, in two chunks of one model
 
 # Roles as words, where strategies are written by layer type.
 WORD_ROLES: Mapping[str, Role] = {

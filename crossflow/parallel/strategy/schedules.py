@@ -12,7 +12,9 @@ References
 .. [4] Li and Hoefer, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines", SC 2021, Sec. 3.
 .. [5] Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, Sec. 3.2 and 3.3.
 .. [6] DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024, Sec. 3.2.1 and Table 2, and their code of the schedule,
-   github.com/deepseek-ai/DualPipe.
+   github.com/deepseek-ai/DualPipe. Its DualPipeV folds the pipeline in half, as Sea AI Lab did ("DualPipe could be better without the
+   Dual", 2025).
+.. [7] Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, Sec. 3 and 4: V-ZB.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from crossflow.base.arrays import Index
 from crossflow.base.errors import Problem, SpecError
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Whole
-from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, SCHEDULES
+from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, FOLDED, SCHEDULES
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 LETTERS = "FBW"  # of kinds of slots, in files and pictures
@@ -215,28 +217,81 @@ def dualpipe(stages: int, _chunks: int, microbatches: int) -> PipelineOrder:
     chunks of the model and keeps at most p + 1 microbatches. Passes beside each other are slots one after the other here, and results of
     both leave their stage when both are done, as that of a whole backward pass does when its weight gradients are there.
     """
+    p, half = stages, microbatches // 2
+
+    def places(stage: int) -> tuple[WayStart, WayStart]:
+        down, up = (stage, 0), (p + stage, half)
+        return (down, up) if stage < p // 2 else (up, down)
+
+    made = [list(_grouped(_dualpipe_steps(p, half, min(stage, p - 1 - stage)), places(stage))) for stage in range(p)]
+    return _paired(p, microbatches, (tuple(range(p)), tuple(range(2 * p - 1, p - 1, -1))), made)
+
+
+def dualpipev(stages: int, _chunks: int, microbatches: int) -> PipelineOrder:
+    """DualPipeV [6]_: DualPipe of twice as many stages, of which a device has both that hold the same layers, each of them once.
+
+    What the other direction's microbatches do on a stage of DualPipe is here what a microbatch does on its way back.
+    """
     p = stages
-    made = [list(_dualpipe_slots(p, microbatches // 2, stage)) for stage in range(p)]
+    made = [list(_grouped(_dualpipe_steps(2 * p, microbatches, stage), ((stage, 0), (p + stage, 0)))) for stage in range(p)]
+    return _paired(p, microbatches, _there_and_back(p), made)
+
+
+def zb_v(stages: int, _chunks: int, microbatches: int) -> PipelineOrder:
+    """V-ZB [7]_: microbatches pass the stages there and back, in two chunks, and weight gradients fill what is left at the end.
+
+    Where passes of all three kinds are alike no stage idles between its first and its last pass, with the activations of 1F1B at most.
+    """
+    p = stages
+    made = [list(_grouped(_zb_v_steps(p, max(microbatches, 2 * p - 1), stage), ((stage, 0), (p + stage, 0)))) for stage in range(p)]
+    kept = [[[slot for slot in group if slot[2] < microbatches] for group in mine] for mine in made]  # of fewer, the first of the same
+    slots = tuple(np.array([slot for group in mine for slot in group], dtype=np.intp) for mine in kept)
+    return PipelineOrder(stages=p, microbatches=microbatches, chains=_there_and_back(p), slots=slots)
+
+
+def _there_and_back(p: int) -> tuple[tuple[int, ...]]:
+    """The chain of a model whose chunks lie on stages 0 to p - 1, then on p - 1 to 0."""
+    return ((*range(p), *range(2 * p - 1, p - 1, -1)),)
+
+
+def _paired(p: int, microbatches: int, chains: tuple[tuple[int, ...], ...], made: Sequence[Sequence[Sequence[Slot]]]) -> PipelineOrder:
+    """Order of groups of slots, whose results leave the stage with the last of the group."""
     slots = tuple(np.array([slot for group in mine for slot in group], dtype=np.intp) for mine in made)
     leaving = np.array([(slot, group[-1]) for mine in made for group in mine for slot in group[:-1]], dtype=np.intp)
     together = np.stack([_numbers(leaving[:, i], 2 * p, microbatches) for i in (0, 1)], axis=1)
-    chains = tuple(range(p)), tuple(range(2 * p - 1, p - 1, -1))
     return PipelineOrder(stages=p, microbatches=microbatches, chains=chains, slots=slots, together=together)
 
 
-def _dualpipe_slots(p: int, half: int, stage: int) -> Iterator[list[Slot]]:
-    """Slots of one stage that run together, of `half` of the microbatches each way; the steps are those of `DualPipe.step` [6]_.
+def _zb_v_steps(p: int, m: int, stage: int) -> list[str]:
+    """Steps of a stage of V-ZB with at least 2 p - 1 microbatches; way 0 is there, way 1 back."""
+    back = p - stage  # stages from here to the turn
+    return [
+        *["F0"] * (2 * back - 1), *["F1", "F0"] * stage, *["F1", "B1"] * back, *["F0", "B0", "F1", "B1"] * (m - p - back + 1),
+        *["B0", "F1", "B1"] * (back - 1), *["b0", "b1"] * stage, *["b0", "W"] * back, *["W"] * (2 * stage),
+    ]  # fmt: skip
 
-    Way 0 is that of the microbatches from the nearer end of the pipeline. A backward pass `b` leaves its weight gradient for a later
-    `W`, first come, first served; one `B` is followed by its own.
+
+def _dualpipe_steps(p: int, half: int, near: int) -> list[str]:
+    """Steps of a stage with `near` stages between it and the nearer end, of `half` of the microbatches each way: `DualPipe.step` [6]_.
+
+    Way 0 is that of the microbatches from the nearer end of the pipeline.
     """
-    near = min(stage, p - 1 - stage)
     ahead, beyond = p // 2 - near - 1, (near + 1) // 2
     last = [("b1" if i > beyond or (i == beyond and near % 2) else "B1") + (" b0" if i >= beyond else " B0") for i in range(near + 1)]
-    steps = [
+    return [
         *["F0"] * (2 * ahead), *["F0 F1"] * (near + 1), *["b1 W F1"] * ahead, *["F0B1 F1B0"] * (half - p + near + 1), *["B1 F1B0"] * ahead,
         *last, *["W b0"] * ahead, *["W"] * (near + 1),
     ]  # fmt: skip
+
+
+WayStart = tuple[int, int]  # row of the slots of one way on a stage, and its first microbatch
+
+
+def _grouped(steps: Sequence[str], places: tuple[WayStart, WayStart]) -> Iterator[list[Slot]]:
+    """Slots of one stage that run together, by the steps of two ways through it.
+
+    A backward pass `b` leaves its weight gradient for a later `W`, first come, first served; one `B` is followed by its own.
+    """
     done, waiting = Counter[tuple[str, int]](), list[tuple[int, int]]()
     for word in " ".join(steps).split():
         group: list[Slot] = []
@@ -244,9 +299,9 @@ def _dualpipe_slots(p: int, half: int, stage: int) -> Iterator[list[Slot]]:
             if kind == "W":
                 group.append((WEIGHT, *waiting.pop(0)))
                 continue
-            direction = int(way) ^ int(stage >= p // 2)
-            slot = direction * p + stage, direction * half + done[kind.upper(), direction]
-            done[kind.upper(), direction] += 1
+            row, first = places[int(way)]
+            slot = row, first + done[kind.upper(), row]
+            done[kind.upper(), row] += 1
             group.append((LETTERS.index(kind.upper()), *slot))
             if kind == "B":
                 group.append((WEIGHT, *slot))
@@ -256,7 +311,7 @@ def _dualpipe_slots(p: int, half: int, stage: int) -> Iterator[list[Slot]]:
 
 
 RULES: Mapping[str, Callable[[int, int, int], PipelineOrder]] = dict(
-    zip(SCHEDULES, (one_f_one_b, gpipe, zb_h1, chimera, pipedream, dualpipe), strict=True)
+    zip(SCHEDULES, (one_f_one_b, gpipe, zb_h1, chimera, pipedream, dualpipe, zb_v, dualpipev), strict=True)
 )
 
 
@@ -284,13 +339,17 @@ def schedule_problem(schedule: str, stages: int, chunks: int, microbatches: int)
             words = "pp = {}, virtual_stages = {} and {} microbatches"
             return f"schedule {schedule} is of {words.format(*wanted)}, but the plan has {words.format(*given)}"
         return None
-    if stages == 1 and schedule in ONE_CHUNK:
+    if stages == 1 and schedule in (*ONE_CHUNK, *FOLDED):
         return f"schedule: {schedule} needs a pipeline, but pp = 1"
     if chunks > 1 and schedule in ONE_CHUNK:
         each = "a chunk a stage for each direction" if schedule in BIDIRECTIONAL else "one chunk a stage"
         return f"schedule: {schedule} has {each}, but virtual_stages = {chunks}"
     if schedule in BIDIRECTIONAL and stages % 2:
         return f"schedule: {schedule} needs an even number of stages, but pp = {stages}"
+    if schedule in FOLDED and chunks != 2:
+        return f"schedule: {schedule} has two chunks a stage; give virtual_stages = 2 (v2), not {chunks}"
+    if schedule == "dualpipev" and microbatches < 2 * stages:
+        return f"schedule: dualpipev needs at least 2 x pp = {2 * stages} microbatches, but there are {microbatches}"
     if schedule == "dualpipe" and (microbatches % 2 or microbatches < 2 * stages):
         return f"schedule: dualpipe needs an even number of microbatches, at least 2 x pp = {2 * stages}, but there are {microbatches}"
     if schedule == "chimera" and microbatches % stages:
