@@ -6,7 +6,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.scenario_file import ScenarioFile
 from crossflow.answers.study.reading import read_study
 from crossflow.answers.study.spec import StudyFile
 from crossflow.base import files

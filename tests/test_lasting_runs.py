@@ -7,7 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.scenario import RunLength
+from crossflow.answers.scenario_file import RunLength
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, ReliabilitySpec, RestartSpec, _assumed, rates

@@ -28,7 +28,7 @@ HOUSE = {
     "engine": (("",), ("timeline", "service", "lasting", "cluster"), ("runs",)),
     "answers": (
         ("settings", "bands", "requested", "workers"),
-        ("scenario", "score"),
+        ("scenario_file", "sections", "meaning", "scenario", "score"),
         ("points",),
         ("evaluation",),
         ("uses", "idle"),

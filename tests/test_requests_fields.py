@@ -5,7 +5,7 @@ import copy
 import pytest
 from test_switches import leaves
 
-from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.scenario_file import ScenarioFile
 from crossflow.base import files
 from crossflow.base.files import Document, validate_at
 from crossflow.workload.requests.asking import requests_in

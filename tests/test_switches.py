@@ -13,7 +13,7 @@ from sampled import every
 
 import crossflow
 from crossflow.answers.idle import KNOWN
-from crossflow.answers.scenario import OF_FAILURES, ScenarioFile
+from crossflow.answers.scenario_file import OF_FAILURES, ScenarioFile
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.hardware.architecture.software import SoftwareStack

@@ -1,6 +1,7 @@
 """From a scenario to what people ask of it.
 
-`scenario` reads files, data and settings; `evaluate(scenario, points)` (`evaluation`) is the one composition of the wings below and
+`scenario` reads files, data and settings (`scenario_file` has their keys, `sections` reads each section, `meaning` says what they mean
+together); `evaluate(scenario, points)` (`evaluation`) is the one composition of the wings below and
 gives a `Score`, whose figures stand beside their trust (`bands`). On it stand a `Prediction` with all that one point has to say, `uses`
 and `idle` (what waits for a resource, which settings change nothing), `search` (spaces, objectives, searchers), `explanation`
 (elasticities, what-ifs, uncertainty), `fleets` (the cheapest engines for requests), `planning` (the best strategies, comparisons, and the
@@ -48,8 +49,8 @@ DOORS = {
     "planning.question": ("INSTEAD", "Question", "names_program"),
     "points": ("variant", "varied", "written"),
     "prediction": ("Prediction", "predict"),
-    "scenario": ("SYSTEM_KINDS", "Scenario", "check_steady", "check_strategy", "from_dict", "from_document", "load", "model_name",
-        "presets", "requests_of", "spelled_out"),
+    "scenario": ("SYSTEM_KINDS", "Scenario", "check_steady", "check_strategy", "from_dict", "from_document", "load",
+        "requests_of", "spelled_out"),
     "score": ("MARGIN", "RANKED", "Score", "larger_is_better", "no_column", "unit_of", "words"),
     "search.driver": ("search",),
     "search.goals": ("Constraint", "Objective"),
@@ -57,6 +58,7 @@ DOORS = {
     "search.problem": ("SearchProblem",),
     "search.settings": ("GradientSettings",),
     "search.shares": ("SHARES",),
+    "sections": ("model_name", "presets"),
     "service.served": ("ServedRequests",),
     "settings": ("*",),
     "study.findings": ("cells", "header", "reach_of_ties"),

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.scenario import SHORT, Scenario, check_strategy, divides, from_document, names_at, spelled_out
+from crossflow.answers.scenario import SHORT, Scenario, check_strategy, divides, from_document, spelled_out
+from crossflow.answers.sections import names_at
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError, did_you_mean, known_name

@@ -18,8 +18,9 @@ from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
-from crossflow.answers.scenario import OF_VENDORS, Scenario, requests_of
+from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import Score, money, no_column
+from crossflow.answers.sections import OF_VENDORS
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public

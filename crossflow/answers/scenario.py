@@ -5,33 +5,53 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BeforeValidator, Field, model_validator
-
+from crossflow.answers.meaning import (
+    check_meaning,
+    check_system,
+    multiplied,
+    multiplied_by_all,
+    network_problems,
+    nodes_of,
+    order_of,
+    uncongested,
+    unwired,
+)
 from crossflow.answers.requested import filled, read_requests
+from crossflow.answers.scenario_file import RunLength, ScenarioFile
+from crossflow.answers.sections import (
+    SHIPPED,
+    config_of,
+    events_of,
+    library_of,
+    model_name,
+    names_at,
+    preset_of,
+    reliability_of,
+    stack_of,
+    with_draft,
+    with_schedule,
+    workload_of,
+)
 from crossflow.answers.settings import pointed
 from crossflow.base import contents, files, provenance
 from crossflow.base.contents import Contents, Packed
-from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, among, did_you_mean, known_name, with_article
-from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat, PositiveInt, shown
-from crossflow.base.paths import with_quantity
+from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, with_article
+from crossflow.base.files import Document
 from crossflow.base.results import PlainData, public
 from crossflow.base.stages import stage
-from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, Reliability, RestartSpec, load_reliability
+from crossflow.cost.profile import Profile
+from crossflow.engine.lasting.spec import Reliability
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.network import Congestion
-from crossflow.hardware.architecture.software import SoftwareStack, load_stack
-from crossflow.hardware.architecture.system import architecture, resolve, template_name
-from crossflow.hardware.architecture.template import FEEDING, READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
-from crossflow.hardware.mapping.congestion import refusal as congestion_refusal
+from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.architecture.template import FEEDING, READING, GeneratedSystem, SystemSpec
 from crossflow.hardware.mapping.topology import Network
-from crossflow.hardware.mapping.wiring import LEVELS, topology_of, wired
+from crossflow.hardware.mapping.wiring import wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
@@ -49,21 +69,18 @@ from crossflow.parallel.strategy.reading import (
     strategy_problem,
     worker_plan,
 )
-from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.parallel.transform import transform
-from crossflow.program.file import is_program
 from crossflow.program.program import Program
 from crossflow.workload.graph import Graph
-from crossflow.workload.huggingface import CONFIG, huggingface_document
+from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import job_of, tokens_of
-from crossflow.workload.released import SERVED, as_released
 from crossflow.workload.requests.asking import requests_in
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
-from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
+from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
@@ -72,73 +89,8 @@ if TYPE_CHECKING:
     from crossflow.answers.score import Score
     from crossflow.engine.timeline.record import Timeline
 
-# What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
-DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
-OF_VENDORS = {"google": {"training": "t5x"}}  # by the maker of devices that these do not run on
-DLRM_STACK = "torchrec"
-TRAINS_NOT = "{name} serves models, and workload.task is training; leave software out, or name one that trains, such as {other}"
 
-
-OF_FAILURES = ("checkpoint", "restart", "spares", "elastic", "maintenance")  # fields of a run that is interrupted
 SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves
-
-
-def _notation(value: Any) -> Any:
-    """A strategy as a file may write it; ValueError names the notations."""
-    if value is None or isinstance(value, str | Mapping):
-        return value
-    raise ValueError(f"expected text such as tp8-dp4 or d32, a mapping such as {{tp: 8, dp: 4}}, or auto; got {shown(value)}")
-
-
-class RunLength(FileModel):
-    """How much a whole run processes, one of samples, tokens and steps; what interrupts it, and how it comes back."""
-
-    samples: PositiveFloat | None = None
-    tokens: PositiveFloat | None = None
-    steps: PositiveFloat | None = None
-    failures: str | Mapping[str, Any] | None = Field(
-        default=None, description="what interrupts it: the name or path of a reliability file, or causes by name; see below"
-    )
-    checkpoint: CheckpointSpec | None = None
-    restart: RestartSpec | None = None
-    spares: NonNegativeInt | Literal["auto"] | None = Field(
-        default=None, description="nodes that stand in for broken ones; auto, as where absent: the number at which work costs least"
-    )
-    elastic: Flag | None = Field(
-        default=None, description="whether it goes on with fewer data-parallel replicas, and the same batch, where no spare is left"
-    )
-    maintenance: MaintenanceSpec | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> RunLength:
-        if sum(value is not None for value in (self.samples, self.tokens, self.steps)) != 1:
-            raise ValueError("give one of samples, tokens and steps")
-        beside = [name for name in OF_FAILURES if getattr(self, name) is not None]
-        if beside and self.failures is None:
-            raise ValueError(f"{beside[0]} needs failures, such as failures: llama3-h100; give it, or leave {beside[0]} out")
-        return self
-
-
-class ScenarioFile(FileModel):
-    """Top level of a scenario file; its sections are read by the packages that they belong to."""
-
-    name: str = ""
-    title: str = ""
-    notes: str = ""
-    system: Any
-    workload: Any
-    techlib: Mapping[str, Any] = {}
-    strategy: Annotated[str | Mapping[str, Any] | None, BeforeValidator(_notation)] = None
-    software: str | Mapping[str, Any] | None = None
-    profile: str | None = Field(default=None, description="file of measured event times, which replace the model's")
-    run: RunLength | None = None
-    job: PostTrainingSpec | None = Field(default=None, description="post-training job whose training step this is; see below")
-    placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
-    kernels_per_device: PositiveInt = 1
-    requests: RequestsSpec | None = Field(
-        default=None,
-        description="requests of a service, which `serve`, `predict` and `study` replay: the path of a trace, or a mapping; see below",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +202,7 @@ class Scenario(PlainData, metaclass=_Opened):
     @property
     def nodes(self) -> tuple[int, int]:
         """Devices of one node (package, server), and number of nodes."""
-        return self.system.mesh if self.system.kinds else _nodes(self.system, self.devices)
+        return self.system.mesh if self.system.kinds else nodes_of(self.system, self.devices)
 
     @property
     def hosts(self) -> tuple[int, int]:
@@ -633,7 +585,7 @@ def check_alike(scenario: Scenario, what: str) -> None:
 def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStrategy | None:
     """A strategy as a scenario would read it; StrategyError for what is none, SpecError for a schedule's file that is wrong."""
     with scenario.contents.used():
-        return read_strategy(_found_schedule(written, scenario.base), scenario.workload, scenario.system)
+        return read_strategy(with_schedule(written, scenario.base), scenario.workload, scenario.system)
 
 
 def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
@@ -679,7 +631,7 @@ class Sized:
             found: AnyStrategy | None = written
         else:
             with self.contents.used():
-                found = read_strategy(_found_schedule(written, self.base), self.workload, self.system)
+                found = read_strategy(with_schedule(written, self.base), self.workload, self.system)
         found = fitting(found, self.system, self.workload)
         assert not isinstance(found, Mesh)  # which layered models have none of
         return found
@@ -687,13 +639,7 @@ class Sized:
     @property
     def nodes(self) -> tuple[int, int]:
         """Devices of one node, and number of nodes, of the whole system."""
-        return self.system.mesh if self.system.kinds else _nodes(self.system, self.system.device_count)
-
-
-def _nodes(system: SystemSpec, devices: int) -> tuple[int, int]:
-    """Devices of one node (package, server), and number of nodes, of so many devices."""
-    per_node = min(system.devices_per_node, devices)
-    return per_node, -(-devices // per_node)
+        return self.system.mesh if self.system.kinds else nodes_of(self.system, self.system.device_count)
 
 
 COUNTS = ("system.devices", "system.nodes")  # settings of a system that change the number of devices only
@@ -716,7 +662,7 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
         if own.data["model"] not in MODELS:
             named = tuple((key, own.data.get(key)) for key in ("task", "dtype", "weight_dtype"))
             own = files.merge(_own_preset(scenario, own.data["model"], named), own.without("model"))
-        spec = _with_draft(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _own_types(scenario))
+        spec = with_draft(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _own_types(scenario))
         if any(files.held(data["workload"], key.split(".")) is not None for key, _ in without_meaning(spec)):
             raise SpecError([])
     if "system" in changed:
@@ -732,7 +678,7 @@ def _own_preset(scenario: Scenario, name: str, given: tuple[tuple[str, Any], ...
     """The preset that a scenario's workload begins with where it gives some task and types; without its lines."""
     with scenario.contents.used():
         document = Document(file=scenario.document.file, data={key: value for key, value in given if value is not None})
-        found = _preset(name, document, scenario.base, _own_types(scenario))
+        found = preset_of(name, document, scenario.base, _own_types(scenario))
     return Document(file=found.file, data=found.data)
 
 
@@ -745,7 +691,7 @@ def _counted(system: SystemSpec, section: Mapping[str, Any]) -> SystemSpec:
     found = system.model_copy(update=given)
     if devices is not None and (nodes is not None or (devices > system.devices_per_node and devices % system.devices_per_node)):
         raise SpecError([])
-    for problem in _network_problems(found, _nodes(found, found.device_count), Document(file="", data={})):
+    for problem in network_problems(found, nodes_of(found, found.device_count), Document(file="", data={})):
         raise SpecError([problem])
     return found
 
@@ -810,7 +756,7 @@ def _with_config(document: Document, base: Path | None) -> Document:
     """The document with the file that describes its model where it names the folder of one."""
     path = ("workload", "model")
     named = files.held(document.data, path)
-    if not isinstance(named, str) or model_name(named) is not None or (found := _config_of(named, base)) == named:
+    if not isinstance(named, str) or model_name(named) is not None or (found := config_of(named, base)) == named:
         return document
     return files.replaced(document, {path: found})
 
@@ -851,27 +797,27 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     with _told(problems):
         asked = read_requests(None if top is None else top.requests, document, base)
     with _told(problems, "workload"):
-        rates = () if system is None else _multiplied_by_all(system)
+        rates = () if system is None else multiplied_by_all(system)
         same = like is not None and all(like.document.data.get(key) == given.get(key) for key in ("workload", "requests"))
-        if like is not None and same and _multiplied_by_all(like.system) == rates:
+        if like is not None and same and multiplied_by_all(like.system) == rates:
             workload = like.workload
         elif "workload" in given and (asked or document.data.get("requests") is None):
-            workload = _workload(filled(document.under("workload"), asked), base, rates)
+            workload = workload_of(filled(document.under("workload"), asked), base, rates)
     with _told(problems):
         if isinstance(workload, ProgramSpec):
             workload.program  # noqa: B018 - read here, where its problems join the others
     with _told(problems), _of_strategy(document):
-        strategy = read_strategy(_found_schedule(given.get("strategy"), base), workload, system)
+        strategy = read_strategy(with_schedule(given.get("strategy"), base), workload, system)
     try:
         with _told(problems, "software"):
-            stack = _stack_of(given.get("software"), workload, system, document, base, like)
+            stack = stack_of(given.get("software"), workload, system, document, base, like)
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
         raise SpecError(map(pointed, problems))
     document = _with_components(document, system, system_document, base)
-    _check_meaning(top, workload, system, document)
-    _check_system(system, workload, stack, top, document)
+    check_meaning(top, workload, system, document)
+    check_system(system, workload, stack, top, document)
     strategy = fitting(strategy, system, workload)
     scenario = Scenario(
         name=top.name or name,
@@ -879,20 +825,20 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         workload=workload,
         strategy=strategy,
         stack=stack,
-        order=_order(top.placement, strategy, workload, document),
+        order=order_of(top.placement, strategy, workload, document),
         kernels_per_device=top.kernels_per_device,
         document=document,
         system_document=system_document,
-        library=_library(document.data.get("techlib", {}), system.techlib, document, base, like),
+        library=library_of(document.data.get("techlib", {}), system.techlib, document, base, like),
         run=top.run,
         base=base,
         contents=used,
-        profile=_profile(top.profile, system, system_document, base, document),
-        reliability=_reliability(top, document, base, like),
+        profile=events_of(top.profile, system, system_document, base, document),
+        reliability=reliability_of(top, document, base, like),
         requests=top.requests,
         post_training=top.job,
     )
-    problems += [*_unwired(system, scenario.nodes, document)] or [*_uncongested(scenario)]
+    problems += [*unwired(system, scenario.nodes, document)] or [*uncongested(scenario)]
     if problems:
         raise SpecError(problems)
     return scenario
@@ -923,465 +869,7 @@ def _told(problems: list[Problem], section: str = "") -> Iterator[None]:
         problems += [problem.below(section) if section else problem for problem in error.problems]
 
 
-def _multiplied(system: SystemSpec) -> Collection[str]:
-    """Types that the devices of a system multiply in; a rate of 0 is as one that is left out."""
-    return {dtype: rate for dtype, rate in system.product_rates.items() if (rate > 0).any()}.keys()
-
-
 @functools.lru_cache(maxsize=64)
 def _own_types(scenario: Scenario) -> Collection[str]:
     """Types that the devices of a scenario multiply in: a sweep over dimensions asks at each point."""
-    return _multiplied(scenario.system)
-
-
-def _multiplied_by_all(system: SystemSpec) -> Collection[str]:
-    """Types that every kind of device of a system multiplies in."""
-    pools = [_multiplied(pool) for pool in system.pooled.values()]
-    return dict.fromkeys(dtype for dtype in _multiplied(system) if all(dtype in rates for rates in pools)).keys()
-
-
-def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, document: Document) -> None:
-    """SpecError for data types that the device does not compute in, or the software does not keep weights in."""
-    for one in system.places.values():
-        dtypes, what = _multiplied(one), "rates" if isinstance(one, GeneratedSystem) else "throughput"
-        if workload.dtype not in dtypes:
-            raise document.error(("workload", "dtype"), f"{one.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
-    if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
-        raise document.error(("workload", "weight_dtype"), f"{stack.name} keeps weights in fp32; leave it out, or name other software")
-
-
-def _check_system(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, top: ScenarioFile, document: Document) -> None:
-    """SpecError for a workload that the devices of a system do not compute, or that its pools have no part in."""
-    _check_types(system, workload, stack, document)
-    _check_pools(system, workload, top, document)
-
-
-def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, document: Document) -> None:
-    """SpecError for pools that nothing runs on, and for what is not known of systems of several kinds of devices."""
-    if not system.pools:
-        return
-    if top.run is not None:
-        raise document.error(("run",), "a whole run is priced on devices of one kind only; leave it out, or system.pools")
-    trains = isinstance(workload, TransformerSpec) and workload.task == "training"
-    for name in system.pools:
-        if problem := _unused(name, trains=trains, workload=workload):
-            raise document.error(("system", "pools", name), problem)
-    if trains and any(name != READING for name in system.pools):
-        _check_staged(system, top, document)
-    for place, one in system.places.items():
-        _check_counted_once(place, one, document)
-
-
-def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
-    """Why the devices of a pool have no part in a workload, as a sentence; None where they have."""
-    if name == FEEDING and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
-        return None
-    if name != READING and not trains:
-        if (
-            name == FEEDING
-            and isinstance(workload, TransformerSpec)
-            and workload.step == "decode"
-            and FEEDING not in workload.serving.pools
-        ):
-            return f"no experts lie on it; give workload.serving.{FEEDING}: {{strategy: dp8-ep8}}, or leave the pool out"
-        if isinstance(workload, TransformerSpec) and workload.task == "serving":
-            if name in workload.serving.pools:
-                return None
-            return f"no engines run on it; give workload.serving.pools.{name}: {{strategy: tp8, workers: 2}}, or leave the pool out"
-        return "its devices hold stages of a transformer that is trained; give such a workload, or leave the pool out"
-    reads = isinstance(workload, TransformerSpec) and workload.task == "serving" and workload.serving.prefill is not None
-    if name == READING and not reads:
-        why = "its devices read the prompts of a service; give workload.task: serving and workload.serving.prefill, or leave it out"
-        return f"{why}; further stages of a pipeline lie on a pool of any other name" if trains else why
-    return None
-
-
-def _check_staged(system: SystemSpec, top: ScenarioFile, document: Document) -> None:
-    """SpecError for pools whose stages are not to be counted or priced."""
-    for place, one in system.places.items():
-        if not one.counted:
-            message = "say how many devices it has, with nodes or devices: stages are shared out over all of them"
-            raise document.error(tuple(place.split(".")), message)
-        if isinstance(one, DatasheetSystem | GeneratedSystem) and is_none(one.technology.memory):
-            raise document.error(
-                tuple(place.split(".")), "chips without main memory hold no stages beside other devices; leave the pools out"
-            )
-    if top.profile is not None or system.profile is not None:
-        raise document.error(("profile",), "measured times are of devices of one kind only; leave it out, or system.pools")
-
-
-def _check_counted_once(place: str, one: SystemSpec, document: Document) -> None:
-    """SpecError for what is counted for the devices of the system itself only, in it or in a pool."""
-    if place != "system" and isinstance(one, GeneratedSystem) and (one.technology.intra_switch or one.technology.inter_switch):
-        message = "named switches are counted for the devices of the system itself only; leave them out, or use network.topology"
-        raise document.error((*place.split("."), "technology"), message)
-    if one.operation is not None and one.operation.lifetime is not None:
-        message = "the carbon of making devices is counted for one kind only; leave it out, or system.pools"
-        raise document.error((*place.split("."), "operation", "lifetime"), message)
-
-
-def _order(placement: tuple[str, ...] | str, strategy: AnyStrategy, workload: Workload, document: Document) -> tuple[str, ...] | None:
-    """Order in which axes are laid out, as far as the strategy has them; None where all are tried."""
-    said = strategy.order if isinstance(strategy, Mesh) else None
-    if isinstance(placement, str):
-        return said
-    if said is not None:
-        raise document.error(("placement",), f"strategy {strategy} says how its axes lie, {', '.join(said)}; leave placement out")
-    if not isinstance(strategy, Mesh):
-        there = "leave placement out" if isinstance(strategy, Hierarchy) else "give placement there"
-        raise document.error(("placement",), f"{with_article(workload.model)} lies as its strategy says; {there}")
-    _check_order(placement, strategy, document)
-    return tuple(name for name in placement if name in {axis.name for axis in strategy.axes})
-
-
-def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> None:
-    """SpecError for everything that a scenario itself says and that has no meaning for its workload."""
-    own, kind = document.data["workload"], with_article(workload.model)
-    problems = [
-        document.problem(("workload", *key.split(".")), sentence)
-        for key, sentence in without_meaning(workload)
-        if files.held(own, key.split(".")) is not None
-    ]
-    if top.run is not None and top.run.tokens is not None and not _has_tokens(workload):
-        what = "a model of images" if isinstance(workload, TransformerSpec) else kind
-        problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
-    problems += _interrupted(top, workload, system, document)
-    problems += _of_job(top, workload, system, document)
-    if isinstance(workload, TransformerSpec) and workload.serving.experts is not None and workload.serving.pools:
-        what = "engines of a pool hold all of a model, and those of the strategy attend alone; leave it out, or leave out the experts"
-        problems.append(document.problem(("workload", "serving", "pools"), what))
-    if problems:
-        raise SpecError(problems)
-
-
-def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
-    """What stands against interruptions of a run, or against how it saves its state."""
-    if top.run is None or top.run.failures is None:
-        return
-    task = workload.task if isinstance(workload, TransformerSpec) else ""
-    if task != "training":
-        what = f"this is {with_article(workload.model)}" if not task else f"workload.task is {task}"
-        yield document.problem(("run", "failures"), f"a transformer that is trained is interrupted and comes back; {what}; leave it out")
-    saved = top.run.checkpoint
-    if saved is not None and saved.to == "neighbours" and system.mesh[1] == 1:
-        yield document.problem(("run", "checkpoint", "to"), "the system has one node, which has no neighbours; use storage, or more nodes")
-
-
-def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
-    """What stands against a post-training job."""
-    job = top.job
-    if job is None:
-        return
-    if not isinstance(workload, TransformerSpec) or workload.task != "training":
-        what = (
-            f"this is {with_article(workload.model)}" if not isinstance(workload, TransformerSpec) else f"workload.task is {workload.task}"
-        )
-        yield document.problem(("job",), f"a job trains a transformer, and {what}; leave job out, or give such a workload")
-        return
-    if system.pools:
-        yield document.problem(("job",), "a job is priced on devices of one kind only; leave it out, or system.pools")
-    if top.run is not None and top.run.failures is not None:
-        what = "interruptions are known of training steps alone, and an iteration of a job has engines and other models beside them"
-        yield document.problem(("run", "failures"), f"{what}; leave it out, or job")
-    if job.rolls_out and not writes(workload):
-        yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")
-    if job.rolls_out and job.samples % workload.global_batch:
-        yield document.problem(
-            ("job", "rollout", "prompts"),
-            f"its {job.samples:,} answers do not fill training steps of {workload.global_batch:,} samples (workload.global_batch)",
-        )
-
-
-def _reliability(top: ScenarioFile, document: Document, base: Path | None, like: Scenario | None) -> Reliability | None:
-    """What interrupts a run, that of `like` where it names the same."""
-    if top.run is None or top.run.failures is None:
-        return None
-    if like is not None and files.held(like.document.data, ("run", "failures")) == top.run.failures:
-        return like.reliability
-    section = document.under("run", "failures")
-    try:
-        return load_reliability(top.run.failures, section, base)
-    except SpecError as error:
-        raise SpecError(problem.below("run.failures") if problem.file == document.file else problem for problem in error.problems) from None
-
-
-def _has_tokens(workload: Workload) -> bool:
-    """Whether the samples of a workload are sequences of tokens."""
-    if isinstance(workload, ProgramSpec):
-        return bool(workload.program.tokens)
-    return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
-
-
-def _unwired(system: SystemSpec, used: tuple[int, int], document: Document) -> Iterator[Problem]:
-    """Levels of the networks that do not hold the nodes in use, of which there are so many where all devices are alike."""
-    if not system.kinds:
-        yield from _network_problems(system, used, document)
-        return
-    for place, one in system.places.items():
-        yield from _network_problems(one, _nodes(one, one.device_count), document, place)
-
-
-def _uncongested(scenario: Scenario) -> Iterator[Problem]:
-    """Why the network is not shared as the system says."""
-    for place, one in scenario.system.places.items():
-        for name in LEVELS:
-            congestion = getattr(one.network, name).congestion
-            path = (*place.split("."), "network", name, "congestion")
-            why = "" if congestion is None else _congestion_problem(scenario, congestion, name)
-            if why:
-                yield scenario.document.problem(path, why)
-
-
-def _congestion_problem(scenario: Scenario, congestion: Congestion, level: str) -> str | None:
-    """Why a level of the network is not shared so; None where it is."""
-    workload = scenario.workload
-    if level == "intra":
-        return "jobs share the network between nodes; give it as network.inter.congestion"
-    if scenario.system.pools:
-        return "congestion is known of devices of one kind only; leave it out, or system.pools"
-    if isinstance(workload, TransformerSpec) and workload.task == "serving":
-        return "engines of a service have a network of their own; leave it out, or take task: prefill or decode"
-    if scenario.profile is not None:
-        return "measured times hold for a network that is not shared; leave it out, or profile"
-    return congestion_refusal(congestion, scenario.network())
-
-
-def _network_problems(system: SystemSpec, used: tuple[int, int], document: Document, below: str = "system") -> Iterator[Problem]:
-    """Levels of the network that do not hold the nodes in use: devices of a node, and nodes; `below` is where the system stands."""
-    for level, nodes in zip(LEVELS, used, strict=True):
-        try:
-            topology_of(system.network, level, nodes)
-        except CrossflowError as error:
-            place = (*below.split("."), "network", level)
-            said = ((*place, key) for key in ("shape", "group", "oversubscription", "ports", "topology") if (*place, key) in document.lines)
-            yield document.problem(next(said, place), str(error))
-
-
-def _found_schedule(given: str | Mapping[str, Any] | None, base: Path | None) -> str | Mapping[str, Any] | None:
-    """A strategy whose schedule is a file, with its path from the scenario's folder where it lies there; its order is held."""
-    if isinstance(given, str):
-        head, mark, named = given.partition(ORDER)
-        return f"{head}{mark}{_held_schedule(named, base)}" if mark else given
-    file = given.get("schedule") if isinstance(given, Mapping) else None
-    return {**given, "schedule": _held_schedule(file, base)} if isinstance(given, Mapping) and isinstance(file, str) else given
-
-
-def _held_schedule(named: str, base: Path | None) -> str:
-    """A schedule's file from where it is found; a name as it stands where there is no such file."""
-    if Path(named).suffix not in files.YAML:
-        return named
-    for path in (Path(named) if base is None else base / named, Path(named)):
-        if contents.is_file(path):
-            hold_order(path)
-            return named if path == Path(named) else str(path)
-    raise StrategyError(f"schedule: there is no file {named}")
-
-
-def _profile(named: str | None, system: SystemSpec, system_document: Document, base: Path | None, document: Document) -> Profile | None:
-    """Measured events of a scenario's devices, over those that its system names; a path is relative to the file that it stands in."""
-    try:
-        below = system_profile(system, system_document, base)
-    except SpecError as error:
-        raise SpecError(problem.below("system") for problem in error.problems) from None
-    if named is None:
-        return below
-    own = read_profile(profile_at(named, base, document), system.name)
-    return own if below is None else own.over(below)
-
-
-def _stack_of(
-    named: str | Mapping[str, Any] | None, workload: Workload | None, system: SystemSpec | None, document: Document, base: Path | None,
-    like: Scenario | None,
-) -> SoftwareStack | None:  # fmt: skip
-    """The same, that of `like` where it names no other, and neither its task nor its devices are others."""
-    kept = None if like is None else like.document.data.get("software")
-    if like is not None and kept == named and _runs(workload, system) == _runs(like.workload, like.system):
-        return like.stack
-    return _stack(named, workload, _vendor(system), document, base)
-
-
-def _runs(workload: Workload | None, system: SystemSpec | None) -> tuple[type, str, str]:
-    """What the usual software depends on: the kind of workload, its task, and the maker of the devices."""
-    return type(workload), getattr(workload, "task", ""), _vendor(system)
-
-
-def _vendor(system: SystemSpec | None) -> str:
-    return getattr(system, "vendor", "")
-
-
-def _stack(
-    named: str | Mapping[str, Any] | None, workload: Workload | None, vendor: str, document: Document, base: Path | None
-) -> SoftwareStack | None:
-    """Software of a layered model, and of a program that names one; graphs of kernels have none."""
-    if isinstance(workload, LstmSpec | GemmSpec) and named is not None:
-        raise CrossflowError(f"a software stack runs transformers, dlrm and programs; {workload.model} has none")
-    if isinstance(workload, LstmSpec | GemmSpec) or (isinstance(workload, ProgramSpec) and named is None):
-        return None
-    task = workload.task if isinstance(workload, TransformerSpec) else "training"
-    usual = OF_VENDORS.get(vendor, {}).get(task, DEFAULT_STACK[task])
-    if named is None:
-        return load_stack(DLRM_STACK if isinstance(workload, DlrmSpec) else usual, base)[0]
-    found = load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
-    if isinstance(workload, TransformerSpec) and task == "training" and not found.trains:
-        raise CrossflowError(TRAINS_NOT.format(name=found.name, other=usual))
-    return found
-
-
-def _library(changes: Mapping[str, Any], name: str, document: Document, base: Path | None, like: Scenario | None) -> TechLibrary:
-    """The library that a system names, with the scenario's changes: ``{memory: {HBM3: {access_latency: 80 ns}}}``."""
-    if like is not None and like.system.techlib == name and like.document.data.get("techlib", {}) == changes:
-        return like.library
-    library, problems = load_library(name, base), []
-    for path, value in files.leaves(changes):
-        try:
-            library = _changed(library, tuple(map(str, path)), value)
-        except (ValueError, CrossflowError) as error:
-            problems.append(document.problem(("techlib", *path), str(error)))
-    if problems:
-        raise SpecError(problems)
-    return library
-
-
-def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLibrary:
-    quantity = library.quantity(path)
-    if quantity is None:
-        raise CrossflowError("no quantity of the technology library stands here")
-    changed: TechLibrary = with_quantity(library, path, quantity.read(value))
-    return changed
-
-
-def _check_order(order: tuple[str, ...], strategy: Mesh, document: Document) -> None:
-    names = [axis.name for axis in strategy.axes if axis.size > 1]
-    if sorted(set(order) & set(names)) != sorted(names) or len(set(order)) != len(order):
-        raise document.error(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")
-
-
-def _workload(document: Document, base: Path | None, rates: Collection[str]) -> Workload:
-    """Workload section: a model with its dimensions, or a preset by name with changes, on devices that multiply in some types."""
-    data = document.data
-    if not isinstance(data, Mapping):
-        raise document.error((), f"expected a mapping with a model, got {data!r}")
-    model = data.get("model")
-    if model is None:
-        near = next((key for key in data if isinstance(key, str) and did_you_mean(key, ["model"])), None)
-        for_it = "" if near is None else f"; '{near}' looks like a misspelling of it"
-        raise document.error((), f"the key 'model' is missing: one of {', '.join(MODELS)}, or a preset{for_it}")
-    if not isinstance(model, str):
-        raise document.error(("model",), f"expected one of {', '.join(MODELS)}, or a preset, got {model!r}")
-    if SERVED in data:
-        raise document.error((SERVED,), "only the file of a model says how it was released; give weight_dtype and wide_layers")
-    found = model.endswith((".json", ".json.gz"))  # a program itself, whose place is known
-    if model not in MODELS:
-        preset = _preset(str(model), document, base, rates)
-        model = preset.data.get("model")
-        if not isinstance(model, str) or model not in MODELS:
-            raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {shown(model)}{did_you_mean(str(model), MODELS)}")
-        document = files.merge(preset, document.without("model"))
-    spec: Workload = files.validate(MODELS[str(model)], document)
-    if isinstance(spec, ProgramSpec):
-        spec = spec if base is None or found else spec.model_copy(update={"file": str(base / spec.file)})
-        if not contents.is_file(Path(spec.file)):
-            raise document.error(("file",), f"there is no file {spec.file}")
-    return _with_draft(spec, document, base, rates)
-
-
-def _with_draft(spec: Workload, document: Document, base: Path | None, rates: Collection[str]) -> Workload:
-    """A service with the model that guesses its tokens, for requests of the same lengths."""
-    guesses = spec.serving.speculation if isinstance(spec, TransformerSpec) and spec.task == "serving" else None
-    if guesses is None or guesses.draft is None:
-        return spec
-    assert isinstance(spec, TransformerSpec)  # as only a service has guesses
-    place, draft = ("serving", "speculation", "draft"), guesses.draft
-    asked = {
-        "model": draft.model, "task": "serving", "dtype": draft.dtype or spec.dtype, "kv_dtype": spec.kv_dtype, "prompt": spec.prompt,
-        "output": spec.output, "global_batch": spec.global_batch,
-    }  # fmt: skip
-    own = Document(file=document.file, data={key: value for key, value in asked.items() if value is not None})
-    try:
-        found = _workload(own, base, rates)
-    except SpecError as error:
-        raise SpecError([document.problem((*place, "model"), problem.message) for problem in error.problems]) from None
-    if not isinstance(found, TransformerSpec) or not writes(found):
-        raise document.error((*place, "model"), f"expected a model that writes tokens, got {draft.model}")
-    draft.found(found)
-    return spec
-
-
-def presets() -> Mapping[str, Path]:
-    """Shipped model presets by name."""
-    return files.catalogue("templates", "models")
-
-
-def model_name(name: str) -> str | None:
-    """The kind of model, or the preset, that a name stands for in any letter case; None where there is none."""
-    return known_name(name, MODELS) or files.shipped_name("templates", name, "models")
-
-
-def stack_name(name: str) -> str | None:
-    """The shipped software stack that a name stands for in any letter case; None where there is none."""
-    return files.shipped_name("templates", name, "software")
-
-
-# Keys of a scenario that name what is shipped, and what each name stands for.
-SHIPPED: Mapping[files.Path_, Callable[[str], str | None]] = {
-    ("system", "template"): template_name,
-    ("system", "template", "template"): template_name,
-    ("system", "template", "device"): template_name,
-    ("system", "techlib"): functools.partial(files.shipped_name, "techlibs"),
-    ("workload", "model"): model_name,
-    ("software", "like"): stack_name,
-}
-
-
-def names_at(path: files.Path_) -> Callable[[str], str | None] | None:
-    """What each name of what is shipped stands for at a path of a scenario; None where none is named there."""
-    in_pool = len(path) == 4 and path[:2] == ("system", "pools") and path[3] == "template"
-    return template_name if in_pool else SHIPPED.get(path)
-
-
-def _config_of(name: str, base: Path | None) -> str:
-    """The path of the file that describes a model in a folder of Hugging Face; all other names as they stand."""
-    if Path(name).suffix in (*files.YAML, ".gz"):
-        return name
-    folders = [Path(name)] if base is None else [base / name, Path(name)]
-    return next((f"{name.rstrip('/')}/{CONFIG}" for folder in folders if contents.is_file(folder / CONFIG)), name)
-
-
-def _preset(name: str, document: Document, base: Path | None, rates: Collection[str]) -> Document:
-    """A model by its preset's name, or by the path of its file: ours, a program, or a ``config.json`` of Hugging Face, or its folder.
-
-    A service has it in the types in which it was released, where the workload names no others; products are in types with `rates`.
-    """
-    found = _described(name, document, base)
-    if SERVED not in found.data and not found.data.get("weight_dtype"):
-        return found
-    types = Document(file=found.file, data=as_released(found.data, document.data, rates))
-    own = (SERVED, "weight_dtype", "weight_dtypes", "wide_layers")
-    return files.merge(found.without(*own) if SERVED in found.data or found.file.endswith(".json") else found, types)
-
-
-def _keys(data: Any) -> frozenset[str]:
-    """Keys that a section gives a value, those in mappings as ``outer.inner``."""
-    return frozenset(".".join(map(str, path)) for path, value in files.walk(data) if value is not None)
-
-
-def _described(name: str, document: Document, base: Path | None) -> Document:
-    """The file that describes a model."""
-    known = presets()
-    name = _config_of(name, base) if name not in known else name
-    if name.endswith((".json", ".json.gz")):
-        path = Path(name) if base is None or contents.is_file(Path(name)) else base / name
-        if not contents.is_file(path):
-            raise document.error(("model",), f"there is no file {name}")
-        if is_program(path):
-            return Document(file=document.file, data={"model": "program", "file": str(path)})
-        service = document.data.get("task", "training") != "training"
-        return huggingface_document(path, service=service, given=_keys(document.data))[0]
-    try:
-        path = known[name] if name in known else files.find("templates", name, base, "models")
-    except CrossflowError:
-        names = [*MODELS, *known]
-        there = f"models: {', '.join(MODELS)}; presets: {among(known, '`crossflow list models`')}"
-        message = f"unknown model '{name}'{did_you_mean(name, names)}; {there}"
-        raise document.error(("model",), message) from None
-    return files.read_yaml(path)
+    return multiplied(scenario.system)

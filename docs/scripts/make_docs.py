@@ -38,7 +38,7 @@ import crossflow
 from crossflow.answers import bands, scenario
 from crossflow.answers.evaluation.likeness import TOKENS
 from crossflow.answers.evaluation.timelines import simulate
-from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.scenario_file import ScenarioFile
 from crossflow.answers.search import settings
 from crossflow.answers.study import size, spaces, spec
 from crossflow.answers.study.plots import spec as plots

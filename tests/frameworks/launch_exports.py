@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import crossflow
-from crossflow.answers.scenario import Scenario, presets
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.sections import presets
 from crossflow.base.errors import CrossflowError
 from crossflow.edges.launch.launch import TRAINING, write
 from crossflow.edges.launch.shell import read_script

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossflow.answers.scenario import presets
+from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.workload.spec import MODELS
 

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from crossflow.answers.scenario import model_name, presets
+from crossflow.answers.sections import model_name, presets
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean, folded, known_name
 from crossflow.base.files import Document

@@ -9,7 +9,8 @@ import numpy as np
 
 from crossflow.answers.evaluation.figures import cost_figures
 from crossflow.answers.evaluation.members import Members, own_members
-from crossflow.answers.scenario import RunLength, Scenario
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario_file import RunLength
 from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, points, wide
 from crossflow.base.errors import CrossflowError

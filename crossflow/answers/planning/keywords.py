@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from crossflow.answers.planning.question import INSTEAD, system_of
-from crossflow.answers.scenario import ScenarioFile
+from crossflow.answers.scenario_file import ScenarioFile
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, SpecError, did_you_mean
 from crossflow.base.results import public

@@ -10,7 +10,8 @@ from typing import Any
 
 from crossflow.answers import scenario
 from crossflow.answers.planning.planner import plan
-from crossflow.answers.scenario import AutoStrategy, Scenario, model_name, resolved, scenario_document, spelled_out, steady
+from crossflow.answers.scenario import AutoStrategy, Scenario, resolved, scenario_document, spelled_out, steady
+from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError

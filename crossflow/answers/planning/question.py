@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crossflow.answers.scenario import model_name, spelled_out
+from crossflow.answers.scenario import spelled_out
+from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document

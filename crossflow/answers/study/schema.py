@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
-from crossflow.answers.scenario import ScenarioFile, presets
+from crossflow.answers.scenario_file import ScenarioFile
+from crossflow.answers.sections import presets
 from crossflow.answers.study.spec import StudyFile
 from crossflow.base.files import FileModel, catalogue
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from crossflow.answers import settings
-from crossflow.answers.scenario import presets
+from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.edges.cli import page, parser
 from crossflow.workload.spec import MODELS

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args, get_origin
 from crossflow.answers.explanation.dividing import count_path
 from crossflow.answers.explanation.moves import names_of
 from crossflow.answers.explanation.parameters import Parameter, ParameterGroup, in_use, parameters
-from crossflow.answers.scenario import Scenario, presets
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.search.shares import SHARES
+from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.base.files import FileModel, held
 from crossflow.hardware.architecture.datasheet import OF_DATASHEETS, of_a_datasheet

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from crossflow.answers.scenario import SYSTEM_KINDS, model_name
+from crossflow.answers.scenario import SYSTEM_KINDS
+from crossflow.answers.sections import model_name
 from crossflow.answers.study.records import POINTS, RUN
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError, did_you_mean

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from crossflow.answers.scenario import from_dict, presets
+from crossflow.answers.scenario import from_dict
+from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import FileModel

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crossflow.answers.scenario import presets
+from crossflow.answers.sections import presets
 from crossflow.base.errors import Problem
 from crossflow.base.limits import shown
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields

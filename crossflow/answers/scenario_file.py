@@ -1,0 +1,74 @@
+"""A scenario file: its sections, and what the run that it asks for is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from crossflow.base.files import FileModel
+from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat, PositiveInt, shown
+from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
+from crossflow.workload.requests.post_training import PostTrainingSpec
+from crossflow.workload.requests.spec import RequestsSpec
+
+OF_FAILURES = ("checkpoint", "restart", "spares", "elastic", "maintenance")  # fields of a run that is interrupted
+
+
+def _notation(value: Any) -> Any:
+    """A strategy as a file may write it; ValueError names the notations."""
+    if value is None or isinstance(value, str | Mapping):
+        return value
+    raise ValueError(f"expected text such as tp8-dp4 or d32, a mapping such as {{tp: 8, dp: 4}}, or auto; got {shown(value)}")
+
+
+class RunLength(FileModel):
+    """How much a whole run processes, one of samples, tokens and steps; what interrupts it, and how it comes back."""
+
+    samples: PositiveFloat | None = None
+    tokens: PositiveFloat | None = None
+    steps: PositiveFloat | None = None
+    failures: str | Mapping[str, Any] | None = Field(
+        default=None, description="what interrupts it: the name or path of a reliability file, or causes by name; see below"
+    )
+    checkpoint: CheckpointSpec | None = None
+    restart: RestartSpec | None = None
+    spares: NonNegativeInt | Literal["auto"] | None = Field(
+        default=None, description="nodes that stand in for broken ones; auto, as where absent: the number at which work costs least"
+    )
+    elastic: Flag | None = Field(
+        default=None, description="whether it goes on with fewer data-parallel replicas, and the same batch, where no spare is left"
+    )
+    maintenance: MaintenanceSpec | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> RunLength:
+        if sum(value is not None for value in (self.samples, self.tokens, self.steps)) != 1:
+            raise ValueError("give one of samples, tokens and steps")
+        beside = [name for name in OF_FAILURES if getattr(self, name) is not None]
+        if beside and self.failures is None:
+            raise ValueError(f"{beside[0]} needs failures, such as failures: llama3-h100; give it, or leave {beside[0]} out")
+        return self
+
+
+class ScenarioFile(FileModel):
+    """Top level of a scenario file; its sections are read by the packages that they belong to."""
+
+    name: str = ""
+    title: str = ""
+    notes: str = ""
+    system: Any
+    workload: Any
+    techlib: Mapping[str, Any] = {}
+    strategy: Annotated[str | Mapping[str, Any] | None, BeforeValidator(_notation)] = None
+    software: str | Mapping[str, Any] | None = None
+    profile: str | None = Field(default=None, description="file of measured event times, which replace the model's")
+    run: RunLength | None = None
+    job: PostTrainingSpec | None = Field(default=None, description="post-training job whose training step this is; see below")
+    placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
+    kernels_per_device: PositiveInt = 1
+    requests: RequestsSpec | None = Field(
+        default=None,
+        description="requests of a service, which `serve`, `predict` and `study` replay: the path of a trace, or a mapping; see below",
+    )
