@@ -19,8 +19,8 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy, hierarchy_of, legal
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.collectives import sent_bytes
 from crossflow.program.kernels import SIZES, Lookup
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.jobs import dlrm_job
-from crossflow.workload.spec import DlrmSpec
 
 PRESETS = {name: path for name, path in files.catalogue("templates").items() if name.startswith("dlrm-")}
 DDP = {"dense": ["ddp"], "embedding": ["mp"]}

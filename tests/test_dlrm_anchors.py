@@ -19,8 +19,8 @@ from crossflow.parallel.sharding.pieces import Piece, Sharding, singles
 from crossflow.parallel.strategy.hierarchy import hierarchy_of
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.kernels import Attention, Pass, Product
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.jobs import dlrm_job
-from crossflow.workload.spec import DlrmSpec
 
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)
 SMALL = {

@@ -16,7 +16,7 @@ from crossflow.parallel.strategy.hierarchy import (
 )
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.parallel.strategy.notation import is_by_types
-from crossflow.workload.spec import DlrmSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
 
 
 def model(name="dlrm-a"):

@@ -12,7 +12,8 @@ from crossflow.answers.study.spec import StudyFile
 from crossflow.base import files
 from crossflow.edges.cli.init import FOLDER, KINDS, template
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemFields
-from crossflow.workload.spec import DlrmSpec, ServingSpec, TablesSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec, TablesSpec
+from crossflow.workload.spec import ServingSpec, TransformerSpec
 
 # What each file annotates; a model of fields in all of them says `docs/files.md` too.
 ANNOTATED = {

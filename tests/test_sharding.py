@@ -19,7 +19,7 @@ from crossflow.parallel.sharding.exact import fullest, held, least_loaded
 from crossflow.parallel.sharding.pieces import Piece, singles
 from crossflow.parallel.sharding.sharders import RULES, cut, greedy, parts_needed, share_out
 from crossflow.workload.dlrm import SHARDERS, ShardingRule, Tables
-from crossflow.workload.spec import DlrmSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
 
 TABLES = [
     {"count": 2, "rows": 4_000_000, "width": 128, "pooling": 30, "reuse": 2022},

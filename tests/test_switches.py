@@ -22,7 +22,8 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import GRAPH
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import every_strategy
-from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import GemmSpec, LstmSpec, TransformerSpec
 
 
 class When(NamedTuple):

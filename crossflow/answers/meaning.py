@@ -18,7 +18,7 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.reading import AnyStrategy, Workload
 from crossflow.workload.idle import without_meaning
-from crossflow.workload.spec import LstmSpec, ProgramSpec, TransformerSpec, writes
+from crossflow.workload.spec import LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.scenario import Scenario
@@ -197,7 +197,7 @@ def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document:
     if top.run is not None and top.run.failures is not None:
         what = "interruptions are known of training steps alone, and an iteration of a job has engines and other models beside them"
         yield document.problem(("run", "failures"), f"{what}; leave it out, or job")
-    if job.rolls_out and not writes(workload):
+    if job.rolls_out and not workload.writes:
         yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")
     if job.rolls_out and job.samples % workload.global_batch:
         yield document.problem(

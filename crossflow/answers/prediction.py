@@ -34,9 +34,10 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import every_strategy
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
 from crossflow.workload.released import release_notes
-from crossflow.workload.spec import DlrmSpec, TransformerSpec
+from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation

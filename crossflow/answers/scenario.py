@@ -71,6 +71,7 @@ from crossflow.parallel.strategy.reading import (
 )
 from crossflow.parallel.transform import transform
 from crossflow.program.program import Program
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import without_meaning
@@ -80,7 +81,7 @@ from crossflow.workload.requests.asking import requests_in
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
-from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation

@@ -23,9 +23,10 @@ from crossflow.parallel.strategy.mesh import ORDER
 from crossflow.parallel.strategy.reading import Workload
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.program.file import is_program
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.released import SERVED, as_released
-from crossflow.workload.spec import MODELS, DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
+from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.scenario import Scenario
@@ -137,7 +138,7 @@ def with_draft(spec: Workload, document: Document, base: Path | None, rates: Col
         found = workload_of(own, base, rates)
     except SpecError as error:
         raise SpecError([document.problem((*place, "model"), problem.message) for problem in error.problems]) from None
-    if not isinstance(found, TransformerSpec) or not writes(found):
+    if not isinstance(found, TransformerSpec) or not found.writes:
         raise document.error((*place, "model"), f"expected a model that writes tokens, got {draft.model}")
     draft.found(found)
     return spec

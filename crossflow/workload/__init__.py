@@ -2,8 +2,9 @@
 
 Takes a preset, dimensions or a `config.json` of Hugging Face (`huggingface`, by the rules of `huggingface.yaml`); gives a `Graph` of
 kernels (`lstm`, `gemm`), a `Transformer` of layers, attention, experts and state-space parts (`transformer`, `operations`), or a
-`Dlrm` with its tables. `spec` is the file model with the meaning of every field; `job` is a model at work: batch, sequence, task;
-`conventions`, `released`, `quantised` and `towers` read what makers publish. `idle` tells fields without effect.
+`Dlrm` with its tables. `spec` (of recommendation models `dlrm_spec`) is the file model with the meaning of every field,
+`contradictions` are keys of it that do not go together, and `described` makes its model. `job` is a model at work: batch, sequence,
+task; `conventions`, `released`, `quantised` and `towers` read what makers publish. `idle` tells fields without effect.
 
 A model knows neither devices nor strategies.
 """
@@ -17,6 +18,7 @@ DOORS = {
     "cluster.spec": ("ClusterFile", "JobsSpec", "MOST_JOBS"),
     "dlrm": ("DLRM_LAYERS", "Dlrm", "DlrmJob", "DlrmLayer", "Linear", "SHARDERS", "SPLITS", "Sharder", "ShardingRule", "TableSplit",
         "Tables"),
+    "dlrm_spec": ("DlrmSpec", "ReuseSpec"),
     "fleet": ("AutoscaleSpec", "FailuresSpec"),
     "graph": ("Graph", "GraphLayer", "Node", "Size"),
     "huggingface": ("CONFIG", "MTP_NOTE", "file_notes", "huggingface_document"),
@@ -37,8 +39,7 @@ DOORS = {
     "requests.words": ("lasting",),
     "requests.writing": ("KINDS",),
     "sides": ("both_sides", "feeds"),
-    "spec": ("DlrmSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ReuseSpec",
-        "ServingSpec", "TransformerSpec", "writes"),
+    "spec": ("GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ServingSpec", "TransformerSpec"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
     "transformer": ("AttentionGeometry", "Cut", "FEED_FORWARD", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec, writes
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 IdleKey = Iterator[tuple[str, str]]  # path of a key in the workload section, and a sentence
 AnySpec = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
@@ -135,7 +136,7 @@ def _ends(spec: TransformerSpec) -> IdleKey:
         yield "ffn", f"every layer has experts in the place of its MLP, with experts.ffn = {mixture.ffn}; give the same here"
     if spec.prompt and spec.image:
         yield "prompt", "a model of images reads the patches of `image`; leave it out"
-    if spec.output and not writes(spec):
+    if spec.output and not spec.writes:
         yield "output", "only a causal decoder with a language head writes tokens; leave it out"
     if spec.head_bias is not None and spec.head not in ("language", "masked"):
         yield "head_bias", f"there is no product with the vocabulary where head is {spec.head}; leave it out"

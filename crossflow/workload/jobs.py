@@ -10,9 +10,11 @@ from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.workload.adapters import AdapterMix
 from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.job import Draft, Job
-from crossflow.workload.spec import OPTIMIZER_STATES, DlrmSpec, TransformerSpec
+from crossflow.workload.shared_words import OPTIMIZER_STATES
+from crossflow.workload.spec import TransformerSpec
 
 
 @functools.lru_cache(maxsize=64)

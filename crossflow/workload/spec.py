@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    Strict,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Strict, ValidationError, model_validator
 
-from crossflow.base.arrays import points
 from crossflow.base.errors import did_you_mean
 from crossflow.base.files import FileModel
-from crossflow.base.formats import FORMATS
 from crossflow.base.limits import (
     LAYERS,
     Dimension,
@@ -33,67 +21,35 @@ from crossflow.base.limits import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
-    Seed,
     Whole,
 )
-from crossflow.base.units import Information
-from crossflow.program.embedding.datasets import named
-from crossflow.program.embedding.reuse import BINS, Reuse, normalised
 from crossflow.program.file import read_program
 from crossflow.program.program import Program
-from crossflow.workload.adapters import BASE_BITS, Adapters, AdapterTarget, BaseType, with_adapters
-from crossflow.workload.compressed import compressed_attention
+from crossflow.workload.adapters import BASE_BITS, AdapterTarget, BaseType
+from crossflow.workload.contradictions import contradictions
+from crossflow.workload.described import described
 from crossflow.workload.diffusion import DiffusionSpec
-from crossflow.workload.dlrm import (
-    DLRM_LAYERS,
-    Dlrm,
-    Encoder,
-    Linear,
-    Sharder,
-    ShardingRule,
-    Tables,
-    TableSplit,
-    interaction_width,
-    linears,
-)
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.fleet import AutoscaleSpec, EnginePoolSpec, FailuresSpec, PoolOfEngines, quantity_in
-from crossflow.workload.frozen import RANGE, check_entries, frozen_layers, listed_layers
+from crossflow.workload.frozen import RANGE, check_entries, frozen_layers
 from crossflow.workload.gemm import gemm
 from crossflow.workload.graph import Graph
 from crossflow.workload.job import JobTask
 from crossflow.workload.lstm import lstm
-from crossflow.workload.rwkv import channel_mixing, time_mixing
-from crossflow.workload.statespace import SHIFTS, Recurrence, StateSpace
-from crossflow.workload.transformer import (
-    Layer,
-    LayerType,
-    Matrix,
-    Over,
-    Part,
-    Routing,
-    Selection,
-    Transformer,
-    experts,
-    joined,
-    latent_attention,
-    mlp,
-    prediction_layers,
-    self_attention,
-    state_space,
-    with_streams,
+from crossflow.workload.shared_words import (
+    OPTIMIZER_STATES,
+    CacheType,
+    DType,
+    Optimizer,
+    ProductType,
+    SourcedSpec,
+    Sparsity,
+    StateType,
+    WeightType,
+    listed,
 )
-
-DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
-ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "fp8_block"]
-# Of every four weights two are kept (Mishra et al., arXiv:2104.08378). YAML 1.1 reads 2:4 as a number of base 60.
-Sparsity = Annotated[Literal["2:4"], BeforeValidator(lambda value: "2:4" if type(value) is int and value == 2 * 60 + 4 else value)]
-WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "int4", "mxfp4", "nvfp4", "fp8_block"]
-CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
-StateType = Literal["fp32", "fp16", "bf16"]
-Optimizer = Literal["sgd", "momentum", "adam"]
-MLP_LAYERS, TABLES = 1000, 10**6  # of a recommendation model, at most
-ROUNDED = 1.01  # reuse factors are published to three digits
-OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adam": 2}
+from crossflow.workload.statespace import SHIFTS, Recurrence, StateSpace
+from crossflow.workload.transformer import LayerType, Selection, Transformer
 
 
 class LstmSpec(FileModel):
@@ -159,18 +115,13 @@ class GemmSpec(FileModel):
 LAYER_TYPES: tuple[str, ...] = get_args(LayerType)
 
 
-def _listed(given: Any) -> Any:
-    """Text as the list that its commas part."""
-    return [part.strip() for part in given.split(",")] if isinstance(given, str) else given
-
-
 def _layer_entry(entry: str) -> str:
     if entry not in LAYER_TYPES and not RANGE.fullmatch(entry):
         raise ValueError(f"expected one of {', '.join(LAYER_TYPES)}, or layers:first-last; got '{entry}'{did_you_mean(entry, LAYER_TYPES)}")
     return entry
 
 
-LayerEntries = Annotated[tuple[Annotated[str, AfterValidator(_layer_entry)], ...], BeforeValidator(_listed)]
+LayerEntries = Annotated[tuple[Annotated[str, AfterValidator(_layer_entry)], ...], BeforeValidator(listed)]
 
 
 class LatentSpec(FileModel):
@@ -187,7 +138,7 @@ class AdaptersSpec(FileModel):
     """Low-rank adapters that train beside weights that do not (LoRA, arXiv:2106.09685; QLoRA, arXiv:2305.14314)."""
 
     rank: Dimension = Field(description="rank of every adapter")
-    targets: Annotated[tuple[AdapterTarget, ...], BeforeValidator(_listed)] = Field(
+    targets: Annotated[tuple[AdapterTarget, ...], BeforeValidator(listed)] = Field(
         ("all",), min_length=1,
         description="matrices that have one: all of layers (no router), attention, query, key, value, output, mlp, experts",
     )  # fmt: skip
@@ -213,7 +164,7 @@ class SparseSpec(FileModel):
     heads: Dimension = Field(description="heads of the indexer")
     head_dim: Dimension = Field(description="elements of a query of one of its heads, and of its key")
     weighed: Flag = Field(True, description="whether numbers of each token weigh the heads' scores; if not, each head chooses by itself")
-    pattern: Annotated[tuple[Literal["full", "shared", "dense"], ...], BeforeValidator(_listed)] = Field(
+    pattern: Annotated[tuple[Literal["full", "shared", "dense"], ...], BeforeValidator(listed)] = Field(
         ("full",), min_length=1,
         description="kinds of successive layers, repeated to the last: full have an indexer, shared take its choice (GLM-5.2), dense attend"
         " to all tokens",
@@ -322,7 +273,7 @@ class WindowSpec(FileModel):
     """Window of attention: each token sees the last ones (sliding window), or those of its chunk; the size alone will do."""
 
     size: Dimension = Field(description="tokens that a token sees at most, itself included")
-    pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(_listed)] = Field(
+    pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(listed)] = Field(
         ("local",), min_length=1, description="kinds of successive layers, repeated to the last: local sees the window, global all tokens"
     )
     chunked: Flag = Field(False, description="whether windows are consecutive chunks of a sample (Llama 4) instead of sliding")
@@ -349,7 +300,7 @@ def _place(entry: Any) -> Any:
 class VariantSpec(FileModel):
     """Layers with dimensions of their own; what is left out is as in all layers."""
 
-    layers: Annotated[tuple[Annotated[str, BeforeValidator(_place)], ...], BeforeValidator(_listed)] = Field(
+    layers: Annotated[tuple[Annotated[str, BeforeValidator(_place)], ...], BeforeValidator(listed)] = Field(
         min_length=1, description="which they are: numbers from 0, ranges such as 3-7, or all that are local or global (`window.pattern`)"
     )
     heads: Dimension | None = Field(None, description="attention heads")
@@ -411,7 +362,7 @@ class StateSpaceSpec(FileModel):
         " of LFM2, arXiv:2511.23404), rglru (the gated recurrence of Griffin, arXiv:2402.19427), or"
         " rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place of an MLP",
     )
-    pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(_listed)] = Field(
+    pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(listed)] = Field(
         ("ssm",),
         min_length=1,
         description="kinds of successive layers, repeated to the last: ssm and attention mix tokens, both do so side by side (Falcon-H1);"
@@ -566,19 +517,6 @@ class ImageSpec(FileModel):
     def values(self, channels: int) -> int:
         """Values of a patch with so many of each pixel. [1]"""
         return channels * self.patch**2 * self.frame_patch
-
-
-class _Sourced(FileModel):
-    """A model file with sources, which is looked up by what it says."""
-
-    @functools.cached_property
-    def _hash(self) -> int:
-        held = vars(self)
-        return hash(tuple(held[name] for name in type(self).model_fields if name not in ("sources", "weight_dtypes")))
-
-    def __hash__(self) -> int:
-        """A hash that leaves out mappings: the sources, which change nothing, and types of weights, in which few models differ."""
-        return self._hash
 
 
 _ABOVE_ZERO = Field(gt=0.0, allow_inf_nan=False)
@@ -775,7 +713,7 @@ class ServedSpec(FileModel):
     wide_layers: LayerEntries = Field((), description="what stays in 16 bits, as the workload's `wide_layers` lists it")
 
 
-class TransformerSpec(_Sourced):
+class TransformerSpec(SourcedSpec):
     """Transformer: decoder, encoder, both, mixture of experts, vision transformer, or a model with state-space layers; where a file does
     not say, as Llama is.
     """
@@ -910,7 +848,7 @@ class TransformerSpec(_Sourced):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        for problem in _contradictions(self):
+        for problem in contradictions(self):
             raise ValueError(problem)
         checks: tuple[tuple[str, Callable[..., Any]], ...] = (("frozen", frozen_layers), ("wide_layers", check_entries))
         if self.adapters and (self.task == "training" or self.serving.adapters):
@@ -980,6 +918,11 @@ class TransformerSpec(_Sourced):
             return self.diffusion.pattern(self.layers)
         return self.sparse.pattern if self.sparse else self.compressed.pattern if self.compressed else ("full",)
 
+    @property
+    def writes(self) -> bool:
+        """Whether it writes tokens one after the other, so that it keeps keys and values."""
+        return self.image is None and self.causal and self.head == "language"
+
     def varied(self, variants: Sequence[int]) -> TransformerSpec:
         """The model as layers of some variants see it."""
         changes = {key: value for i in variants for key, value in self.variants[i].own.items()}
@@ -987,7 +930,7 @@ class TransformerSpec(_Sourced):
 
     def transformer(self) -> Transformer:
         """The model as layers of weight matrices."""
-        return _transformer(self)
+        return described(self)
 
 
 class LayerKind(NamedTuple):
@@ -1034,866 +977,6 @@ def _kinds(
 def _types(layers: int, *patterns: Any) -> frozenset[LayerType | None]:
     """Types of the parts that layers have."""
     return frozenset(part for kind in _kinds(layers, *patterns) for part in (*kind.mixers, kind.beside))
-
-
-def _contradictions(spec: TransformerSpec) -> Iterator[str]:
-    """Sentences about keys that do not go together, each beginning with the key to mend."""
-    kv_heads = spec.kv_heads or spec.heads or 1
-    yield from _contradictions_of_parts(spec)
-    if spec.heads and spec.head_dim is None and spec.latent is None and spec.hidden % spec.heads:
-        yield f"heads: hidden = {spec.hidden} is not a multiple of heads = {spec.heads}; give head_dim"
-    if spec.heads % kv_heads:
-        yield f"kv_heads: heads = {spec.heads} is not a multiple of kv_heads = {kv_heads}"
-    yield from _contradictions_of_sparse(spec)
-    if spec.residual_block and (spec.encoder or spec.image):
-        yield "residual_block: attention residuals are modelled for decoders of words only; leave it out"
-    if spec.shared_cache:
-        yield "shared_cache: some layers must make the keys and values that others share; give it in variants"
-    if spec.latent and (spec.value_dim or spec.keys_as_values):
-        yield "latent: latent attention has values of its own; leave out value_dim and keys_as_values"
-    if spec.attention_gate and spec.head_gate:
-        yield "head_gate: a gate weighs each element or each head; leave out head_gate or attention_gate"
-    if spec.per_layer and (spec.encoder or spec.image):
-        yield "per_layer: embeddings of each layer's own are modelled for decoders of words only; leave them out"
-    yield from _contradictions_of_variants(spec)
-    yield from _contradictions_of_cross(spec)
-    if spec.latent and spec.attention_sinks:
-        yield "attention_sinks: sinks are modelled without latent attention"
-    if spec.attention_gate and spec.encoder:
-        yield "attention_gate: gates are modelled without an encoder; leave it out"
-    if spec.latent and spec.encoder:
-        yield "latent: latent attention is modelled without an encoder"
-    if spec.experts and not (spec.ssm and not spec.ssm.mlp) and not spec.has("experts"):
-        yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
-    if spec.mtp_layers and spec.ssm and not spec.ssm.mlp:
-        yield "mtp_layers: multi-token prediction is modelled for layers with a mixer and an MLP only; set mtp_layers to 0"
-    if spec.mtp_layers and (spec.encoder or spec.head != "language" or not spec.causal):
-        yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
-    if spec.task == "serving":
-        yield from _unserved(spec)
-    if spec.serving.experts is not None and spec.step == "decode":
-        yield from _unpooled(spec)
-    yield from _contradictions_of_adapters(spec)
-    if spec.task == "training" and spec.dtype == "int8":
-        yield "dtype: training in integers is not modelled; train in fp8, bf16 or fp16, or give a service's task"
-    yield from _contradictions_of_types(spec)
-    yield from _contradictions_of_window(spec)
-    yield from _contradictions_of_diffusion(spec)
-    yield from _contradictions_of_ends(spec)
-    yield from _contradictions_of_length(spec)
-
-
-def _contradictions_of_adapters(spec: TransformerSpec) -> Iterator[str]:
-    """What low-rank adapters do not go with."""
-    own, served = spec.adapters, spec.serving.adapters
-    if served and own is None:
-        yield "serving.adapters: adapters says what one of them is; give workload.adapters: {rank: 16}, or leave out serving.adapters"
-    if own is None:
-        return
-    if served and own.base:
-        yield "adapters.base: a service keeps weights in weight_dtype; leave out adapters.base"
-    if served and (served.slots or 0) > served.count:
-        yield f"serving.adapters.slots: there are {served.count} adapters, and slots for {served.slots}; lower it, or leave it out"
-    if served and served.skew and served.count == 1:
-        yield "serving.adapters.skew: there is one adapter, which all use alike; leave it out"
-    if spec.frozen:
-        yield "frozen: adapters leave all other weights as they are; leave it out"
-    if own.base == "nf4" and FORMATS[spec.dtype].bits < 16:
-        yield f"adapters.base: products of weights in nf4 are in 16 bits, and dtype is {spec.dtype}; give dtype: bf16, or base: fp8"
-    if not own.double and own.base != "nf4":
-        yield "adapters.double: only nf4 has scales that can be quantised once more; leave it out, or give base: nf4"
-    if own.base and spec.wide_layers:
-        yield "wide_layers: a base in a narrow type is modelled for all layers; leave out wide_layers or adapters.base"
-    if own.joined and {"query", "key", "value"} & set(own.targets):
-        yield "adapters.joined: queries, keys and values have one adapter together; give attention as target, or leave out joined"
-    if len(own.targets) > 1 and "all" in own.targets:
-        yield "adapters.targets: all names every matrix that takes one; leave out the others"
-
-
-def _contradictions_of_sparse(spec: TransformerSpec) -> Iterator[str]:
-    """Sparse and compressed attention, queries of a latent, and streams, where they are not modelled."""
-    found, none = ("sparse" if spec.sparse else "compressed" if spec.compressed else ""), "leave it out"
-    if spec.sparse and spec.compressed:
-        yield "sparse: compressed attention has an indexer of its own; leave out sparse, or compressed"
-    if found and (spec.encoder or spec.image or not spec.causal):
-        yield f"{found}: an indexer is modelled for causal decoders of words only; {none}"
-    if found and spec.window:
-        yield f"window: {found} attention says itself what a query sees; {none}"
-    if spec.compressed:
-        if not spec.query_rank:
-            yield "query_rank: queries of compressed attention pass a latent; give its width"
-        if spec.heads % spec.compressed.output_groups:
-            yield f"compressed.output_groups: {spec.heads} heads do not make {spec.compressed.output_groups} groups"
-        if spec.latent:
-            yield f"latent: compressed attention has a vector of its own in its place; {none}"
-        own = [key for key in ("value_dim", "qk_norm", "qkv_bias") if getattr(spec, key) is not None]
-        own += [key for key in ("attention_gate", "head_gate", "keys_as_values", "variants", "biases") if getattr(spec, key)]
-        if own:
-            yield f"{own[0]}: compressed attention is modelled without it; {none}"
-        if spec.kv_heads not in (None, 1):
-            yield f"kv_heads: one vector of compressed attention is key and value of all heads, got {spec.kv_heads}; {none}"
-    elif spec.query_rank and (spec.latent or spec.encoder):
-        yield f"query_rank: give latent.query_rank; {none}" if spec.latent else f"query_rank: modelled without an encoder; {none}"
-    if spec.residual_streams and (spec.encoder or spec.image or spec.residual_block):
-        yield f"residual_streams: hyper-connections are modelled for decoders of words with a plain residual only; {none}"
-    if spec.residual_streams == 1:
-        yield f"residual_streams: one is a plain residual; {none}"
-
-
-def _contradictions_of_variants(spec: TransformerSpec) -> Iterator[str]:
-    """Layers with dimensions of their own that are not there, or whose dimensions do not fit."""
-    if not spec.variants:
-        return
-    if spec.encoder or spec.image:
-        yield "variants: layers of their own dimensions are modelled for decoders of words only; leave them out"
-    kinds = spec.kinds(spec.layers)
-    for i, variant in enumerate(spec.variants):
-        numbers = variant.cuts[0]
-        if numbers and max(numbers) >= spec.layers:
-            yield f"variants.{i}.layers: layer {max(numbers)} is not one of the model's layers 0-{spec.layers - 1}"
-        elif not any(i in kind.variants for kind in kinds):
-            yield f"variants.{i}.layers: the model has no layer that is {' or '.join(variant.layers)}"
-        if not variant.experts and (spec.experts is None or not spec.ffn):
-            yield f"variants.{i}.experts: without `experts` and an `ffn` of the model no layer keeps an MLP in their place; leave it out"
-        own = sorted(set(variant.own) - {"ffn"})
-        if spec.latent and own:
-            yield f"variants.{i}: layers of latent attention have dimensions alike; leave out {', '.join(own)}"
-    for kind in dict.fromkeys(kinds):
-        here = spec.varied(kind.variants)
-        heads = here.kv_heads or here.heads or 1
-        if "attention" in kind.mixers and here.heads % heads:
-            yield f"variants: heads = {here.heads} is not a multiple of kv_heads = {heads}"
-    if spec.mtp_layers and kinds[-1].mixers == ():
-        yield "mtp_layers: the last layer, which further tokens are predicted as, mixes no tokens; set mtp_layers to 0"
-
-
-def _contradictions_of_cross(spec: TransformerSpec) -> Iterator[str]:
-    """Layers that attend to an image alone: what they need, and where they are not modelled."""
-    crossing = any(variant.cross for variant in spec.variants)
-    if spec.cross:
-        yield "cross: other layers must read the words; give it in variants"
-    if crossing != (spec.cross_tokens is not None):
-        yield "cross_tokens: layers with cross attend to them; give it" if crossing else "cross_tokens: no layer has cross; leave it out"
-    if not crossing:
-        return
-    none = [key for key in ("latent", "sparse", "compressed", "window", "ssm", "query_rank") if getattr(spec, key)]
-    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "attention_sinks", "mtp_layers") if getattr(spec, key)]
-    yield from (f"{key}: layers with cross are modelled without it; leave it out" for key in none)
-    if spec.task == "serving":
-        yield "task: serving is modelled without layers with cross; predict this model with task: prefill and task: decode"
-
-
-def _unserved(spec: TransformerSpec) -> Iterator[str]:
-    """What a service in steady state lacks, or cannot have."""
-    if (spec.output or 0) <= 1:
-        yield "output: a service in steady state writes at least 2 tokens for a request; give output, or task: prefill"
-    if spec.encoder:
-        yield "task: serving is supported for decoders without an encoder only; predict this model with task: prefill and task: decode"
-    if spec.serving.prefill and spec.serving.chunk:
-        yield "serving.chunk: workers of their own read whole prompts; leave out chunk, or prefill"
-
-
-def _unpooled(spec: TransformerSpec) -> Iterator[str]:
-    """Why the experts of a model that writes tokens cannot lie on devices of their own."""
-    place = "serving.experts"
-    if spec.task == "serving" and spec.serving.prefill is None:
-        yield f"{place}: attention and experts that lie apart write tokens only; give serving.prefill, whose workers read the prompts"
-    if spec.serving.speculation is not None and spec.serving.speculation.draft is not None:
-        yield f"{place}: a draft model guesses on devices that hold all of a model; leave speculation.draft out, or give its cost"
-    if spec.encoder or any(variant.cross for variant in spec.variants):
-        yield f"{place}: experts lie apart in decoders of words only; leave it out"
-    if spec.adapters is not None:
-        yield f"{place}: adapters work beside matrices on the same devices; leave one of both out"
-
-
-def _lacking(spec: TransformerSpec, key: str) -> str:
-    return f"{key}: expected at least 1, got 0" if key in spec.model_fields_set else f"the key '{key}' is missing"
-
-
-def _contradictions_of_parts(spec: TransformerSpec) -> Iterator[str]:
-    """Parts without dimensions, dimensions without parts, and state spaces where they are not modelled."""
-    if spec.has("attention") and not spec.heads:
-        yield f"{_lacking(spec, 'heads')}; only a model without attention has none"
-    if not spec.ffn and (spec.has("mlp") or (spec.experts and not spec.experts.ffn)):
-        yield f"{_lacking(spec, 'ffn')}; only a model without MLPs has none"
-    ssm = spec.ssm
-    if ssm is None:
-        return
-    if spec.heads and not spec.has("attention"):
-        yield "heads: no layer has attention; leave it out"
-    if spec.ffn and not (spec.has("mlp") or spec.has("experts")):
-        yield "ffn: no layer has an MLP; leave it out"
-    if spec.encoder or spec.image or not spec.causal:
-        yield "ssm: state-space layers are modelled for causal decoders of words without an encoder only; leave it out"
-    if ssm.state_dtype and not spec.serves:
-        yield f"ssm.state_dtype: only a service keeps states, task is {spec.task}; leave it out, or give task: prefill or decode"
-    if not ssm.mlp:
-        yield from _contradictions_of_single_parts(spec, ssm)
-    if ssm.kind in SHIFTS:
-        if spec.experts or spec.gated or spec.biases or spec.mlp_bias:
-            key = next(key for key in ("experts", "gated", "biases", "mlp_bias") if getattr(spec, key))
-            yield f"{key}: channel mixing of {ssm.kind} has none; {'give gated: false' if key == 'gated' else 'leave it out'}"
-        if ssm.heads * ssm.head_dim != spec.hidden:
-            yield f"ssm.heads: {ssm.heads} heads of {ssm.head_dim} do not make the {spec.hidden} elements of a token, as in {ssm.kind}"
-
-
-def _contradictions_of_single_parts(spec: TransformerSpec, ssm: StateSpaceSpec) -> Iterator[str]:
-    """What does not go together where a layer has one part, so that the pattern says which has experts."""
-    if spec.has("experts") and spec.experts is None:
-        yield "ssm.pattern: some layers are experts; give `experts`"
-    if spec.experts and not spec.has("experts"):
-        yield "experts: ssm.pattern makes no layer one of experts; leave it out"
-    if spec.experts and (spec.experts.dense_layers, spec.experts.every) != (0, 1):
-        yield "experts: where ssm.mlp is false the pattern says which layers have experts; leave out dense_layers and every"
-    if "both" in ssm.pattern:
-        yield "ssm.pattern: a layer with both mixers is modelled with an MLP only; set ssm.mlp to true"
-
-
-def _contradictions_of_types(spec: TransformerSpec) -> Iterator[str]:
-    weight, bits = spec.weight_dtype, FORMATS[spec.dtype].bits
-    if weight and spec.task == "training":
-        yield "weight_dtype: training keeps weights as its software does; leave it out, or give a service's task"
-    elif spec.weight_dtypes:
-        yield from _contradictions_of_stored(spec)
-    if spec.task != "training" and weight and weight != spec.dtype and FORMATS[weight].bits >= bits:
-        yield f"weight_dtype: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {weight}"
-    if spec.weight_sparsity:
-        yield from _contradictions_of_sparsity(spec)
-    if spec.kv_dtype and not spec.serves:
-        yield f"kv_dtype: only a service keeps keys and values, task is {spec.task}; leave it out, or give task: prefill or decode"
-    elif spec.kv_dtype and not spec.has("attention"):
-        yield "kv_dtype: no layer has attention, which keeps keys and values; leave it out"
-    elif spec.kv_dtype and not writes(spec):
-        yield "kv_dtype: only a causal decoder with a language head keeps keys and values; leave it out"
-    if spec.wide_layers and min(bits, FORMATS[weight or spec.dtype].bits) >= 16:
-        yield f"wide_layers: no layer is narrower than 16 bits where dtype is {spec.dtype}; leave it out"
-    ends = [entry for entry in spec.wide_layers if entry in ("embedding", "head")]
-    if ends:
-        yield f"wide_layers: {ends[0]} always stays in 16 bits; leave it out"
-
-
-def _contradictions_of_sparsity(spec: TransformerSpec) -> Iterator[str]:
-    """2:4 sparsity of weights where nothing is known of it."""
-    if spec.task == "training":
-        yield "weight_sparsity: training with 2:4 sparsity is not modelled; leave it out, or give another task"
-    if spec.experts is not None:
-        yield "weight_sparsity: no library multiplies experts whose weights have 2:4 sparsity; leave it out, or experts"
-
-
-def _contradictions_of_stored(spec: TransformerSpec) -> Iterator[str]:
-    """Types of weights of layer types that are not there, or that products cannot read."""
-    if spec.task in ("training", "forward"):
-        yield f"weight_dtypes: only a service keeps weights in types of their own, task is {spec.task}; leave it out"
-    for kind, stored in spec.weight_dtypes.items():
-        if kind in ("embedding", "head") or not spec.has(kind):
-            why = "they stay in 16 bits" if kind in ("embedding", "head") else f"no layer is of type {kind}"
-            yield f"weight_dtypes: {why}; leave out {kind}"
-        elif kind in spec.wide_layers:
-            yield f"weight_dtypes: {kind} stays in 16 bits by wide_layers; leave it out of one of them"
-        elif stored != spec.dtype and FORMATS[stored].bits > FORMATS[spec.dtype].bits:
-            yield f"weight_dtypes: products in {spec.dtype} read weights in {spec.dtype} or in a type of fewer bits, got {stored} of {kind}"
-
-
-def writes(spec: TransformerSpec) -> bool:
-    """Whether a model writes tokens one after the other, so that it keeps keys and values."""
-    return spec.image is None and spec.causal and spec.head == "language"
-
-
-def _contradictions_of_window(spec: TransformerSpec) -> Iterator[str]:
-    window = spec.window
-    if window is None:
-        return
-    if spec.encoder:
-        yield "window: windows are supported for models without an encoder before the layers only; leave it out"
-    if window.chunked and not spec.causal:
-        yield "window.chunked: chunks are modelled for causal decoders only; leave it out"
-    if not any(kind.local for kind in spec.kinds(spec.layers)):
-        yield f"window: the pattern makes none of {spec.layers} layers local; leave it out"
-    if not window.global_rotary and spec.positions != "rotary":
-        yield f"window: global_rotary = false needs positions: rotary, got {spec.positions}"
-
-
-def _contradictions_of_diffusion(spec: TransformerSpec) -> Iterator[str]:
-    """What a diffusion transformer needs, and where it is not modelled."""
-    own = spec.diffusion
-    if (spec.head == "latents") != (own is not None):
-        yield "head: a diffusion transformer gives latents; give head: latents" if own else "head: latents are given with `diffusion` only"
-    if own is None:
-        return
-    if spec.image is None:
-        yield "diffusion: it takes patches of a picture; give image"
-    if spec.causal:
-        yield "causal: every patch sees all others; give causal: false"
-    if spec.serves:
-        yield f"task: a diffusion transformer has no requests, got {spec.task}; give task: forward, a denoising step of the batch"
-    none = [key for key in ("experts", "latent", "window", "encoder", "query_rank") if getattr(spec, key)]
-    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
-    yield from (f"{key}: diffusion transformers are modelled without it; leave it out" for key in none)
-    if spec.norms != 2:
-        yield f"norms: parts of a diffusion transformer have a norm each, got {spec.norms}; leave it out"
-    if not spec.final_norm:
-        yield "final_norm: a norm with shift and scale follows the last layer; leave it out"
-    if own.single_layers >= spec.layers:
-        yield f"diffusion.single_layers: {own.single_layers} of {spec.layers} layers leave none with streams; give fewer"
-    if spec.image and spec.image.class_token:
-        yield "image.class_token: a diffusion transformer has none; give false"
-    if spec.image and spec.image.classes:
-        yield "image.classes: a diffusion transformer takes classes; give diffusion.classes"
-
-
-def _contradictions_of_ends(spec: TransformerSpec) -> Iterator[str]:
-    if spec.image and spec.vocabulary:
-        yield f"vocabulary: a model of images has none, got {spec.vocabulary}"
-    if spec.image and spec.encoder:
-        yield "image: images are modelled without an encoder before the layers"
-    if not spec.image and not spec.vocabulary:
-        yield "the key 'vocabulary' is missing; only a model with `image` has none"
-    if spec.image and spec.head in ("language", "masked"):
-        yield f"head: a {spec.head} head needs a vocabulary; a model of images has the head classifier or none"
-    if spec.head == "classifier" and not (spec.image and spec.image.classes):
-        yield "head: a classifier needs `image` with its `classes`"
-    if spec.pooler and spec.diffusion:
-        yield "pooler: a diffusion transformer has none; leave it out"
-    if spec.step == "decode" and not writes(spec):
-        kind = "a model of images" if spec.image else "a model without a causal decoder and a language head"
-        yield f"task: {kind} writes no tokens; {spec.task} needs one that does; `prefill` is its forward pass"
-
-
-def _contradictions_of_length(spec: TransformerSpec) -> Iterator[str]:
-    if spec.image and spec.sequence != spec.image.tokens:
-        yield f"sequence: an image has {spec.image.tokens} tokens, got sequence = {spec.sequence}; leave it out"
-    rows = spec.max_positions or spec.sequence
-    longest = max(spec.sequence, (spec.prompt or 0) + (spec.output or 0))
-    if spec.positions == "learned" and longest > rows:
-        yield f"max_positions: {longest} tokens need as many learned positions, there are {rows}"
-
-
-# ---------------------------------------------------------------------------------------------- their description
-
-
-@functools.lru_cache(maxsize=256)
-def _transformer(spec: TransformerSpec) -> Transformer:
-    encoder = spec.encoder
-    first = encoder.layers if encoder else 0
-    layers = _stack(spec, "decoder" if encoder else "layers", range(first, first + spec.layers), spec.tokens, causal=spec.causal)
-    before = _stack(spec, "encoder", range(first), encoder.sequence, causal=False) if encoder else ()
-    embedding, head = _embedding(spec), _head(spec)
-    further = prediction_layers(
-        count=spec.mtp_layers if spec.task == "training" else 0, tokens=spec.tokens, embedding=embedding, inner=layers[-1].parts,
-        head=head, tied=spec.tied_embeddings, norm_vectors=_norm(spec),
-    )  # fmt: skip
-    model = Transformer(
-        name=spec.title or spec.model,
-        embedding=embedding,
-        layers=(*before, *layers, *further),
-        head=head,
-        tied=spec.tied_embeddings,
-        vocabulary=spec.vocabulary or 0,
-        memory_tokens=_memory_tokens(spec),
-    )
-    own = spec.adapters if spec.task == "training" or (spec.task == "serving" and spec.serving.adapters) else None
-    return with_adapters(model, Adapters(rank=own.rank, targets=own.targets, joined=own.joined)) if own else model
-
-
-def _memory_tokens(spec: TransformerSpec) -> int:
-    """Tokens of an encoder, a text or an image, of which layers take keys and values."""
-    text = spec.diffusion.text_tokens if spec.diffusion else spec.cross_tokens
-    return spec.encoder.sequence if spec.encoder else text or 0
-
-
-def _norm(spec: TransformerSpec) -> int:
-    """Vectors that one norm learns."""
-    return spec.norm_vectors if spec.norm_vectors is not None else {"layernorm": 2, "rmsnorm": 1}[spec.norm]
-
-
-def _embedding(spec: TransformerSpec) -> Part:
-    """Table of words or product of patches, and all that is added to a token before the first layer."""
-    rows = spec.token_types + (_norm(spec) if spec.embedding_norm else 0)
-    if spec.positions == "learned":
-        rows += spec.max_positions or spec.sequence
-    # The first layer of each stack keeps the relative positions of all its layers; they stand here so that layers stay alike.
-    stacks = 2 if spec.encoder else 1
-    relative = stacks * spec.relative_buckets * spec.heads if spec.positions == "relative" else 0
-    image, own, diffusion = spec.image, spec.per_layer, spec.diffusion
-    further = spec.layers * own.width if own else 0  # elements that the layers look up for a token beside its vector
-    over: Over = "picture" if diffusion and diffusion.joint else "tokens"
-    patches = (Matrix(name="patches", k=image.values(image.channels), n=spec.hidden, bias=True, over=over),) if image else ()
-    around = diffusion.embeddings(spec.hidden) if diffusion else ()
-    return Part(
-        type="embedding",
-        width=spec.hidden,
-        matrices=(*patches, *around, *_frames(spec), *((Matrix(name="per_layer", k=spec.hidden, n=further),) if own else ())),
-        table=(spec.vocabulary or 0) * spec.hidden + ((own.vocabulary or spec.vocabulary or 0) * further if own else 0),
-        vectors=(rows + (1 if image and image.class_token else 0)) * spec.hidden
-        + relative
-        + (own.width if own else 0)
-        + (spec.encoder.vectors * spec.hidden if spec.encoder else 0)
-        + (diffusion.vectors(spec.hidden) if diffusion else 0),
-        further=further,
-    )
-
-
-def _frames(spec: TransformerSpec) -> Iterator[Matrix]:
-    """Convolutions that make an encoder's tokens of frames; the first sees two frames for each token, of which one is counted."""
-    if spec.encoder and spec.encoder.frame:
-        for k in (3 * spec.encoder.frame, 3 * spec.hidden):
-            yield Matrix(name="frames", k=k, n=spec.hidden, bias=True, over="memory")
-
-
-def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, causal: bool) -> tuple[Layer, ...]:
-    """Layers of an encoder or decoder, at their `places` in the model; those alike that follow each other are one group."""
-    crossed = name == "decoder" or (spec.diffusion is not None and spec.diffusion.text == "cross")
-    cross = (_attention(spec, causal=False, cross=True),) if crossed else ()
-    listed = listed_layers(spec.wide_layers)
-    groups = _groups(name, places, listed.layers, spec.kinds(len(places)))
-
-    def parts(kind: LayerKind, wide: bool) -> tuple[Part, ...]:
-        own = spec.varied(kind.variants)
-        beside = (_feed_forward(own, kind.beside == "experts"),) if kind.beside else ()
-        further = (_per_layer(spec),) if spec.per_layer else ()
-        found = (*_mixers(own, kind, causal=causal), *cross, *beside, *further)
-        if spec.diffusion:
-            found = tuple(spec.diffusion.adapted(kind.chosen, part) for part in found)
-        if spec.residual_block:  # of the blocks before it a layer has half in the mean, and its own; a query and a norm choose among them
-            sources = -(-spec.layers // spec.residual_block) / 2.0 + 1.0
-            found = tuple(replace(part, sources=sources, vectors=part.vectors + 2 * spec.hidden) for part in found)
-        if spec.residual_streams:
-            found = tuple(with_streams(part, spec.residual_streams) for part in found)
-        own_types = spec.weight_dtypes  # parts without a type of their own stay the ones that other models share
-        found = tuple(replace(part, stored=own_types[part.type]) if part.type in own_types else part for part in found)
-        return tuple(replace(part, wide=True) if wide or part.type in listed.types else part for part in found)
-
-    made = {kind: parts(*kind) for kind in {kind for _, _, kind in groups}}  # layers alike share their parts
-    encodes = name == "encoder"
-    return tuple(Layer(name=own, count=count, tokens=tokens, parts=made[kind], encodes=encodes) for own, count, kind in groups)
-
-
-@functools.lru_cache(maxsize=256)
-def _groups(
-    name: str, places: range, wide: frozenset[int], kinds: tuple[LayerKind, ...]
-) -> tuple[tuple[str, int, tuple[LayerKind, bool]], ...]:
-    """Layers alike that follow each other: a name and a number, of which kind they are, and whether they stay wide."""
-    each = [(kind, place in wide) for kind, place in zip(kinds, places, strict=True)]
-    there = [i for i, (kind, _) in enumerate(each) if kind.mixers or kind.beside]  # others are no layers
-    groups = [list(same) for _, same in itertools.groupby(there, key=each.__getitem__)]
-    return tuple((name if len(groups) == 1 else _numbered(name, group), len(group), each[group[0]]) for group in groups)
-
-
-def _numbered(name: str, group: Sequence[int]) -> str:
-    return f"{name} {group[0]}" if len(group) == 1 else f"{name} {group[0]}-{group[-1]}"
-
-
-def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator[Part]:
-    """What mixes the tokens of a layer; two side by side share a norm, the first one's."""
-    if spec.ssm is not None and "ssm" in kind.mixers:
-        ssm = spec.ssm
-        norms = _norm(spec) * -(-spec.norms // 2)
-        mixing = time_mixing(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, norm_vectors=norms) if ssm.kind in SHIFTS else None
-        yield mixing or state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
-    if "attention" in kind.mixers:
-        mixing = _attention(spec, causal=causal and not spec.cross, cross=spec.cross, chosen=kind.chosen)
-        part = _seeing(spec, mixing) if spec.cross else _windowed(spec, mixing, kind.local)
-        yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
-
-
-def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chosen: str = "") -> Part:
-    norms = _norm(spec) * -(-spec.norms // 2)
-    sparse = spec.sparse or spec.compressed
-    selection = sparse.selection(chosen) if sparse else None
-    if spec.latent:
-        return latent_attention(
-            width=spec.hidden, heads=spec.heads, norm_vectors=norms, rotary=spec.positions == "rotary", gate=spec.attention_gate,
-            head_gate=spec.head_gate, selection=selection, **spec.latent.model_dump(),
-        )  # fmt: skip
-    if spec.compressed and spec.query_rank:
-        part = compressed_attention(
-            width=spec.hidden, heads=spec.heads, head=spec.head_dim or spec.hidden // spec.heads, query_rank=spec.query_rank,
-            groups=spec.compressed.output_groups, rank=spec.compressed.output_rank, window=spec.compressed.window, selection=selection,
-            norm_vectors=norms, rotary=spec.positions == "rotary",
-        )  # fmt: skip
-        return replace(part, vectors=part.vectors + spec.heads) if spec.attention_sinks else part
-    part = self_attention(
-        width=spec.hidden,
-        heads=spec.heads,
-        kv_heads=spec.kv_heads,
-        head=spec.head_dim,
-        causal=causal,
-        cross=cross,
-        rotary=spec.positions == "rotary",
-        bias=spec.biases,
-        qkv_bias=spec.qkv_bias,
-        norm_vectors=norms,
-        gate=spec.attention_gate,
-        value=spec.value_dim,
-        head_gate=spec.head_gate,
-        keys_as_values=spec.keys_as_values,
-        shared_cache=spec.shared_cache,
-        query_rank=spec.query_rank,
-        selection=selection,
-    )
-    further = _qk_norm(spec, part) + (spec.heads if spec.attention_sinks else 0)
-    return replace(part, vectors=part.vectors + further) if further else part
-
-
-def _seeing(spec: TransformerSpec, part: Part) -> Part:
-    """Attention to an image alone: queries and keys are normed and not rotated; a number weighs its output, and one that of the MLP."""
-    assert part.attention is not None
-    norms = 0 if spec.qk_norm else 2 * part.attention.query
-    return replace(part, vectors=part.vectors + norms + 2, attention=replace(part.attention, rotary=False))
-
-
-def _windowed(spec: TransformerSpec, part: Part, local: bool) -> Part:
-    """The attention of a local or global layer."""
-    window, attention = spec.window, part.attention
-    if window is None or attention is None:
-        return part
-    if local:
-        return replace(part, attention=replace(attention, window=window.size, chunked=window.chunked))
-    return replace(part, attention=replace(attention, rotary=attention.rotary and window.global_rotary))
-
-
-def _qk_norm(spec: TransformerSpec, part: Part) -> int:
-    """Parameters of the norms of queries and keys."""
-    attention = part.attention
-    if spec.qk_norm is None or attention is None:
-        return 0
-    keys = 0 if spec.shared_cache else 1  # keys of another layer have their norm there
-    heads = 1 + keys if spec.qk_norm == "shared" else attention.heads + keys * attention.kv_heads
-    return heads * attention.query
-
-
-def _per_layer(spec: TransformerSpec) -> Part:
-    """What adds a token's own vector of a layer to its output: product, activation and product by the vector, product, norm."""
-    assert spec.per_layer is not None
-    part = mlp(width=spec.hidden, inner=spec.per_layer.width, gated=False, bias=False, norm_vectors=_norm(spec))
-    return replace(part, gated=True)  # by a vector that is there
-
-
-def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
-    bias = spec.biases if spec.mlp_bias is None else spec.mlp_bias
-    norms = _norm(spec) * (spec.norms // 2)
-    if spec.ssm and spec.ssm.kind in SHIFTS:
-        return channel_mixing(width=spec.hidden, inner=spec.ffn, kind=spec.ssm.kind, norm_vectors=norms)
-    if not routed or spec.experts is None:
-        return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms)
-    mixture = spec.experts
-    part = experts(
-        width=spec.hidden,
-        inner=mixture.ffn or spec.ffn,
-        gated=spec.gated,
-        routing=Routing(
-            experts=mixture.count,
-            active=mixture.active,
-            capacity=mixture.capacity,
-            uneven=mixture.uneven,
-            skew=mixture.skew,
-            variation=mixture.variation,
-            groups=mixture.groups,
-            active_groups=mixture.active_groups or mixture.groups,
-        ),
-        shared=mixture.shared,
-        latent=mixture.latent or 0,
-        router_bias=mixture.router_bias,
-        balance_bias=mixture.balance_bias,
-        bias=bias,
-        norm_vectors=norms,
-    )
-    return replace(part, vectors=part.vectors + (spec.hidden if mixture.shared_gate else 0))
-
-
-def _head(spec: TransformerSpec) -> Part:
-    """Final norms, and the products that make tokens, classes or latents of the last layer's outputs."""
-    if spec.diffusion and spec.image:
-        return spec.diffusion.head(spec.hidden, spec.image.values(spec.diffusion.outputs or spec.image.channels))
-    masked = spec.head == "masked"
-    norms = (2 if spec.encoder else 1) if spec.final_norm else 0
-    vectors = (norms + masked) * _norm(spec) * spec.hidden
-    head = Part(type="head", width=spec.hidden, matrices=tuple(_head_matrices(spec)), vectors=vectors)
-    return joined(head, spec.residual_streams) if spec.residual_streams else head
-
-
-def _head_matrices(spec: TransformerSpec) -> Iterator[Matrix]:
-    width, masked = spec.hidden, spec.head == "masked"
-    if spec.pooler:
-        yield Matrix(name="pooler", k=width, n=width, bias=True, over="sample")
-    if spec.pooler and masked:
-        yield Matrix(name="next_sentence", k=width, n=2, bias=True, over="sample")
-    if masked:
-        yield Matrix(name="transform", k=width, n=width, bias=True)
-    if spec.vocabulary and spec.head in ("language", "masked"):
-        bias = masked if spec.head_bias is None else spec.head_bias
-        yield Matrix(name="vocabulary", k=width, n=spec.vocabulary, cut="column", bias=bias)
-    if spec.image and spec.image.classes and spec.head == "classifier":
-        yield Matrix(name="classes", k=width, n=spec.image.classes, bias=True, over="sample")
-
-
-# ---------------------------------------------------------------------------------------------- recommendation models
-
-
-class ReuseSpec(FileModel):
-    """How often rows of a table are hit in a batch: published factors by name (the name alone will do), or factors of your own."""
-
-    like: str = Field(
-        "", description="shipped factors: 2021, 2022, or one of their files such as 2021-3 (`crossflow/program/embedding/reuse.yaml`)"
-    )
-    factors: tuple[NonNegativeFloat, ...] = Field(
-        (), description=f"share of the lookups that go to rows which are hit once, twice, 3 to 4, 5 to 8 ... times: {BINS} of them"
-    )
-    samples: PositiveInt | None = Field(None, description="samples of the batch in which `factors` were counted")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name(cls, data: Any) -> Any:
-        return {"like": str(data)} if isinstance(data, str | int) else data
-
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        if bool(self.like) == bool(self.factors) or bool(self.factors) != (self.samples is not None):
-            raise ValueError("expected a name, or factors and the samples of the batch in which they were counted")
-        if self.like:
-            named(self.like)
-        elif len(self.factors) != BINS or not 0.98 < sum(self.factors) < 1.02:  # published ones are rounded
-            raise ValueError(f"expected {BINS} factors that add up to 1, got {len(self.factors)} that add up to {sum(self.factors):.4g}")
-        return self
-
-    def reuse(self) -> Reuse:
-        """Factors that add up to one."""
-        if self.samples is None:
-            return named(self.like)
-        return Reuse(factors=tuple(normalised(self.factors).tolist()), samples=self.samples)
-
-
-class TablesSpec(FileModel):
-    """Embedding tables alike."""
-
-    count: Dimension = Field(le=TABLES, description="tables")
-    rows: PositiveInt = Field(description="rows of a table")
-    width: Dimension = Field(description="elements of a row")
-    pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, on average")
-    distinct: Finite = Field(1.0, gt=0, le=1, description="distinct rows over looked-up rows of a batch; the others are found in cache")
-    reuse: ReuseSpec | None = Field(
-        None, description="how often rows are hit, which says what each cache holds; in the place of `distinct`"
-    )
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.reuse is None:
-            return self
-        if "distinct" in self.model_fields_set:
-            raise ValueError("distinct follows from reuse; leave one of them out")
-        reuse = self.reuse.reuse()
-        needed = float(reuse.distinct(float(reuse.samples))[0]) * reuse.samples * self.pooling
-        if needed > self.rows * ROUNDED:
-            batch = f"{reuse.samples * self.pooling:,.0f} lookups of {reuse.samples:,} samples"
-            raise ValueError(f"reuse: {batch} hit {needed:,.0f} different rows, more than the table's {self.rows:,}")
-        return self
-
-    def tables(self) -> Tables:
-        """The tables as the model has them."""
-        own = self.model_dump(exclude={"reuse"})
-        return Tables(**own, reuse=None if self.reuse is None else self.reuse.reuse())
-
-
-class ShardingSpec(FileModel):
-    """Who gives whole tables, or parts of them, to devices (the name alone will do)."""
-
-    by: Sharder = Field(
-        "auto",
-        description="naive: in turn; random; greedy by size, lookup, norm-lookup, size-lookup (Lin et al., Table III) or predicted cost; "
-        "exact: the least largest cost; auto: the one with the shortest predicted step",
-    )
-    split: TableSplit | None = Field(
-        None,
-        description="cut tables that do not fit or cost more than a device's mean by rows or columns; auto where `by` is, none elsewhere",
-    )
-    memory: Finite = Field(0.8, gt=0, le=1, description="share of a device's memory that tables with their states may take")
-    seed: Seed = Field(0, description="of the random one")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _word(cls, data: Any) -> Any:
-        return {"by": data} if isinstance(data, str) else data
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if "seed" in self.model_fields_set and self.by not in ("random", "auto"):
-            raise ValueError(f"seed is of the random sharder, which {self.by} does not use; leave it out")
-        return self
-
-    def rule(self) -> ShardingRule:
-        """The same as the step has it."""
-        split = self.split or ("auto" if self.by == "auto" else "none")
-        return ShardingRule(by=self.by, split=split, memory=self.memory, seed=self.seed)
-
-
-class MlpSpec(FileModel):
-    """Fully connected layers: their widths one by one (a list alone will do), or a number of square layers."""
-
-    widths: tuple[Dimension, ...] = Field((), max_length=MLP_LAYERS, description="outputs of each layer")
-    layers: Dimension | None = Field(None, le=MLP_LAYERS, description="layers that all have `width` inputs and outputs")
-    width: Dimension | None = Field(None, description="inputs and outputs of each of `layers`")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _list(cls, data: Any) -> Any:
-        return {"widths": data} if isinstance(data, list | tuple) else data
-
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        square = self.layers is not None and self.width is not None
-        if bool(self.widths) == square or (self.layers is None) != (self.width is None):
-            raise ValueError("expected a list of widths, or layers and width of square layers")
-        return self
-
-    def linears(self, inputs: int) -> tuple[Linear, ...]:
-        """Its layers; square ones take their own width in, whatever comes before."""
-        if self.layers is not None and self.width is not None:
-            return linears((self.width,) * self.layers, self.width)
-        return linears(self.widths, inputs)
-
-
-class InteractionSpec(FileModel):
-    """How embeddings and dense features meet (the kind alone will do where it has no dimensions)."""
-
-    kind: Literal["concatenation", "dot", "transformer"] = "concatenation"
-    layers: LayerCount | None = Field(None, description="layers of the transformer")
-    heads: Dimension | None = Field(None, description="its attention heads")
-    width: Dimension | None = Field(None, description="elements of a token")
-    ffn: Dimension | None = Field(None, description="inner width of its MLP")
-    sequence: Dimension | None = Field(None, description="tokens of a sample")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _word(cls, data: Any) -> Any:
-        return {"kind": data} if isinstance(data, str) else data
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        sizes = {name: getattr(self, name) for name in ("layers", "heads", "width", "ffn", "sequence")}
-        missing = [name for name, value in sizes.items() if value is None]
-        if self.kind == "transformer" and missing:
-            raise ValueError(f"a transformer needs {', '.join(missing)}")
-        if self.kind != "transformer" and len(missing) < len(sizes):
-            given = ", ".join(name for name in sizes if name not in missing)
-            raise ValueError(f"only a transformer has {given}, not {self.kind}")
-        if self.kind == "transformer" and self.width and self.heads and self.width % self.heads:
-            raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
-        return self
-
-    def encoder(self) -> Encoder | None:
-        """The transformer, if it is one."""
-        if not (self.layers and self.heads and self.width and self.ffn and self.sequence):
-            return None
-        attention = self_attention(width=self.width, heads=self.heads, causal=False)
-        return Encoder(
-            layers=self.layers, sequence=self.sequence, attention=attention, mlp=mlp(width=self.width, inner=self.ffn, gated=False)
-        )
-
-
-class TopExpertsSpec(FileModel):
-    """Experts in the place of the top MLP, each as large as it is."""
-
-    count: Dimension = Field(description="experts")
-    active: Dimension = Field(description="experts that a sample passes")
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.active > self.count:
-            raise ValueError(f"a sample cannot pass {self.active} of {self.count} experts")
-        return self
-
-
-class ExchangeSpec(FileModel):
-    """How embeddings and gradients travel between devices."""
-
-    forward: DType = Field("fp32", description="type of pooled embeddings on the wire")
-    backward: DType = Field("fp32", description="type of their gradients on the wire")
-    indices: Literal["int32", "int64"] = Field("int64", description="type of the indices of looked-up rows")
-    ahead: Flag = Field(True, description="indices of the next batch travel during this one; if not, lookups wait for them")
-    bucket: Information = Field(
-        default_factory=lambda: points(25.0 * 2**20), description="gradients that are reduced in one collective, at least"
-    )
-
-    def __hash__(self) -> int:
-        """A hash of plain values."""
-        return hash((self.forward, self.backward, self.indices, self.ahead, float(self.bucket[0])))
-
-
-class DlrmSpec(_Sourced):
-    """Recommendation model: embedding tables, bottom MLP, interaction, top MLP or experts."""
-
-    model: Literal["dlrm"]
-    title: str = ""
-    notes: str = ""
-    sources: Mapping[str, str] = {}
-    tables: tuple[TablesSpec, ...] = Field(min_length=1, description="groups of equal tables (one group alone needs no list)")
-    dense_features: Dimension | None = Field(None, description="numbers of a sample; the bottom MLP's own width where absent")
-    bottom: MlpSpec = Field(description="MLP of the dense features")
-    interaction: InteractionSpec = Field(default_factory=InteractionSpec, description="how embeddings and dense features meet")
-    top: MlpSpec = Field(description="MLP of the interaction's result; with `experts` one of them")
-    experts: TopExpertsSpec | None = Field(None, description="experts in the place of the top MLP")
-    global_batch: PositiveInt = Field(description="samples of one step over all devices")
-    dtype: Literal["fp64", "fp32", "tf32", "fp16", "bf16"] = Field(
-        "tf32", description="type that the dense part computes in; tf32 is kept in 4 bytes"
-    )
-    table_dtype: Literal["fp32", "fp16", "bf16", "int8", "fp8"] = Field("fp16", description="type that tables are kept in")
-    optimizer: Optimizer = Field("sgd", description="of the dense part: states kept per parameter 0, 1, 2")
-    table_optimizer: Literal["sgd", "adagrad", "rowwise_adagrad"] = Field(
-        "rowwise_adagrad", description="of the tables: no state, one a parameter, one a row; fused with their backward pass"
-    )
-    uneven: Finite = Field(1.0, ge=1, description="lookups of the fullest device over the mean, where whole tables are shared out")
-    sharding: ShardingSpec | None = Field(
-        None, description="which device holds which table; every device has the mean of all tables where absent"
-    )
-    exchange: ExchangeSpec = Field(default_factory=ExchangeSpec, description="how embeddings and gradients travel")
-    task: Literal["training", "forward"] = "training"
-    frozen: Annotated[tuple[Literal["embedding", "bottom", "interaction", "top"], ...], BeforeValidator(_listed)] = Field(
-        (), description="what fine-tuning leaves as it is; text lists them with commas"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_group(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("tables"), Mapping):
-            return {**data, "tables": [data["tables"]]}
-        return data
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.interaction.kind == "dot" and len({group.width for group in self.tables}) > 1:
-            raise ValueError("interaction: a dot product needs tables of one width, got " + ", ".join(str(t.width) for t in self.tables))
-        if self.sharding and self.uneven > 1:
-            raise ValueError("uneven: sharding says what each device looks up; leave one of them out")
-        for i, group in enumerate(self.tables):
-            counted = group.reuse.reuse().samples if group.reuse else self.global_batch
-            if counted < self.global_batch:
-                place = f"tables[{i}].reuse" if len(self.tables) > 1 else "tables.reuse"
-                raise ValueError(f"{place}: counted in a batch of {counted:,} samples, which says nothing of {self.global_batch:,}")
-        trained = [layer for layer in DLRM_LAYERS if self.dlrm().layer_parameters(layer) and layer not in self.frozen]
-        if self.frozen and not trained:
-            raise ValueError(f"frozen: {', '.join(self.frozen)} is the whole model; nothing is left to train")
-        return self
-
-    def dlrm(self) -> Dlrm:
-        """The model as tables and layers."""
-        return _dlrm(self)
-
-
-def _dlrm(spec: DlrmSpec) -> Dlrm:
-    tables = tuple(group.tables() for group in spec.tables)
-    bottom = spec.bottom.linears(spec.dense_features or (spec.bottom.widths[:1] or (1,))[0])
-    encoder = spec.interaction.encoder()
-    width = interaction_width(spec.interaction.kind, tables, bottom[-1].n, encoder)
-    return Dlrm(
-        name=spec.title or spec.model,
-        tables=tables,
-        dense_features=bottom[0].k,
-        bottom=bottom,
-        top=spec.top.linears(width),
-        interaction=spec.interaction.kind,
-        encoder=encoder,
-        routing=Routing(experts=spec.experts.count, active=spec.experts.active) if spec.experts else None,
-    )
 
 
 class ProgramSpec(FileModel):

@@ -69,6 +69,7 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.technology import components, library
 from crossflow.parallel.strategy import mesh, notation, plan, schedules
 from crossflow.program import file as programs
+from crossflow.workload import dlrm_spec
 from crossflow.workload import spec as workloads
 from crossflow.workload.cluster import spec as clusters
 from crossflow.workload.requests import laws, post_training
@@ -263,14 +264,14 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`encoder` of a transformer", workloads.EncoderSpec, None),
         ("`image` of a transformer", workloads.ImageSpec, None),
         ("Workloads: `model: program`", workloads.ProgramSpec, None),
-        ("Workloads: `model: dlrm`", workloads.DlrmSpec, None),
-        ("`tables` of a dlrm", workloads.TablesSpec, None),
-        ("`reuse` of tables of a dlrm", workloads.ReuseSpec, None),
-        ("`bottom`, `top` of a dlrm", workloads.MlpSpec, None),
-        ("`interaction` of a dlrm", workloads.InteractionSpec, None),
-        ("`experts` of a dlrm", workloads.TopExpertsSpec, None),
-        ("`exchange` of a dlrm", workloads.ExchangeSpec, None),
-        ("`sharding` of a dlrm", workloads.ShardingSpec, None),
+        ("Workloads: `model: dlrm`", dlrm_spec.DlrmSpec, None),
+        ("`tables` of a dlrm", dlrm_spec.TablesSpec, None),
+        ("`reuse` of tables of a dlrm", dlrm_spec.ReuseSpec, None),
+        ("`bottom`, `top` of a dlrm", dlrm_spec.MlpSpec, None),
+        ("`interaction` of a dlrm", dlrm_spec.InteractionSpec, None),
+        ("`experts` of a dlrm", dlrm_spec.TopExpertsSpec, None),
+        ("`exchange` of a dlrm", dlrm_spec.ExchangeSpec, None),
+        ("`sharding` of a dlrm", dlrm_spec.ShardingSpec, None),
         ("Requests of a service: `requests` (a path alone is short for `trace`)", RequestsSpec, None),
         ("`classes` of requests; what they share with `requests` stands there", RequestClassSpec, RequestSource),
         ("Arrivals of requests: `arrivals`", laws.ArrivalLaw, None),
@@ -433,7 +434,7 @@ LIMITS = (
     ("values of a YAML file, what aliases stand for counted each time", f"{limits.YAML_VALUES:,}"),
     ("size of a JSON file, a table or a log, unpacked", f"{limits.DATA_BYTES >> 20} MiB"),
     ("values of a JSON file", f"{limits.DATA_VALUES:,}"),
-    ("layers of an MLP, and tables, of a recommendation model", f"{workloads.MLP_LAYERS:,}, {workloads.TABLES:,}"),
+    ("layers of an MLP, and tables, of a recommendation model", f"{dlrm_spec.MLP_LAYERS:,}, {dlrm_spec.TABLES:,}"),
     ("one event of a trace; the trace itself is read event by event and has no limit", f"{limits.EVENT_BYTES >> 20} MiB"),
     ("lists and mappings inside one another, parts of a path of `--set`", f"{limits.DEPTH}"),
     ("characters of a key, of a text in YAML, of a quantity", f"{limits.KEY}, {limits.TEXT:,}, {units.TEXT}"),

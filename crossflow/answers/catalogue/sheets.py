@@ -23,8 +23,9 @@ from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.technology.library import KINDS, library_document, load_library
 from crossflow.parallel.strategy.mesh import sizes_text
 from crossflow.program.file import is_program, read_program
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import MTP_NOTE, file_notes, huggingface_document
-from crossflow.workload.spec import MODELS, DlrmSpec, TransformerSpec
+from crossflow.workload.spec import MODELS, TransformerSpec
 
 _TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}
 _HEAD = ("name", "title", "notes", "sources")  # keys of a file that the head of its page shows

@@ -46,7 +46,8 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.hardware.technology.library import Choice, TechLibrary
-from crossflow.workload.spec import DlrmSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import TransformerSpec
 
 NO_SCENARIO = "evaluate: expected a scenario, got {}; crossflow.load reads one, and crossflow.sweep takes files and mappings too"
 CHUNK = 4096  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points

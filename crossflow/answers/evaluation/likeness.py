@@ -37,7 +37,8 @@ from crossflow.hardware.architecture.network import CLOS
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import Workload
-from crossflow.workload.spec import DlrmSpec, GemmSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import GemmSpec, TransformerSpec
 
 PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
 # Of a scenario's system, what leaves the device itself as it is in its template.

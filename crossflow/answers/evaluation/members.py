@@ -28,9 +28,10 @@ from crossflow.parallel.strategy.reading import ANY, Workload, strategy_problem
 from crossflow.parallel.transform import assign_stages, divided
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import dlrm_job, job_of, tokens_of
-from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, TransformerSpec
+from crossflow.workload.spec import GemmSpec, LstmSpec, TransformerSpec
 from crossflow.workload.stacked import chosen, stacked, structures
 
 Layered = TransformerSpec | DlrmSpec

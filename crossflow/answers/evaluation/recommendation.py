@@ -25,8 +25,8 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.jobs import dlrm_job
-from crossflow.workload.spec import DlrmSpec
 
 
 def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:

@@ -27,7 +27,8 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.reading import ANY
-from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 ARRIVALS = "workload.serving.arrival_rate"  # a number with a unit that makes another scenario
 AUTO = "auto"  # the strategy that is the fastest of those that fit

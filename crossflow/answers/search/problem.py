@@ -18,7 +18,8 @@ from crossflow.base.arrays import Array
 from crossflow.hardware.architecture.divisions import ROLES, shares
 from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import GeneratedSystem
-from crossflow.workload.spec import DlrmSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import TransformerSpec
 
 ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built

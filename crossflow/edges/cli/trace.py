@@ -144,7 +144,7 @@ def _check_advised(arguments: argparse.Namespace) -> None:
 
 def _reuse(name: str) -> Reuse:
     """Reuse factors that are shipped, or those of a file."""
-    from crossflow.workload.spec import ReuseSpec
+    from crossflow.workload.dlrm_spec import ReuseSpec
 
     if not name.endswith((".yaml", ".yml", ".json")):
         try:

@@ -36,7 +36,8 @@ from crossflow.edges.explore.server import App
 from crossflow.edges.trace.gantt import COMPUTES, FILLS, gantt_of
 from crossflow.edges.trace.gantt import thinned as some_of
 from crossflow.engine.timeline.record import Timeline
-from crossflow.workload.spec import DlrmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 Body = Mapping[str, Any]
 LEVERS = ("decision", "device", "technology")  # groups of numbers that are ranked where a page does not ask for others

@@ -20,8 +20,9 @@ from crossflow.parallel.strategy.notation import TRANSFORMER, Written, is_by_typ
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.transformers import plan_of, plan_of_roles
 from crossflow.workload.dlrm import Dlrm
+from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.sides import both_sides
-from crossflow.workload.spec import DlrmSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 from crossflow.workload.transformer import Transformer
 
 DATA_PARALLEL = "d*"  # the strategy that is data parallel over all devices, however many
