@@ -270,6 +270,11 @@ class Score(PlainData, Tabular):
         return np.nan_to_num(self.job["iteration_time_s"], nan=np.inf) if self.job else self.step_time
 
     @property
+    def ranked(self) -> str:
+        """The column of these times."""
+        return ITERATION if self.job else "step_time_s"
+
+    @property
     def _fastest(self) -> int:
         times = self._times
         return int(np.argmin(np.where(self.feasible, times, np.inf) if self.feasible.any() else times))

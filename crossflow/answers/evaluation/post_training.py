@@ -33,6 +33,7 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.base.units import show
+from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.groups import Group
 from crossflow.workload.requests.post_training import FurtherModelSpec, PostTrainingSpec, RolloutSpec
@@ -198,8 +199,6 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
         raise StrategyError(f"{place}: engines of {plan.devices} devices do not fill {devices}; give job.rollout.devices, or another plan")
     own = scenario.document.data["job"]["rollout"]
     system = {key: value for key, value in scenario.document.data["system"].items() if key != "nodes"}
-    job = scenario.post_training
-    assert job is not None
     left_out = (*OF_TRAINING, *OF_STEPS)
     kept = {key: value for key, value in _own(scenario).items() if key not in left_out}
     assert isinstance(scenario.workload, TransformerSpec)
@@ -215,15 +214,22 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
     workload = {**kept, "task": "serving", "dtype": scenario.workload.dtype}
     if spec.answers > 1:  # those of a prompt come to one engine
         workload["serving"] = {"router": "slices"}
-    named = f"{spec.strategy}-dp{engines}"
-    made = _built(scenario, "rollout", workload, named, software=spec.software, **more)
+    return _built(scenario, "rollout", workload, f"{spec.strategy}-dp{engines}", software=_engine_software(scenario, spec), **more)
+
+
+def _engine_software(scenario: Scenario, spec: RolloutSpec) -> Any:
+    """Software of the engines, with steps that take longer by what the trainer's process adds to them."""
+    job, given = scenario.post_training, spec.software
+    assert job is not None  # which has the rollout
     if job.taken is None or not job.taken.step:
-        return made
-    assert made.stack is not None
-    step = show(float(made.stack.host.step[0]) + job.taken.step, "s", digits=12)
-    given = made.document.data["software"]
-    software = {**given, "host": {**given.get("host", {}), "step": step}}
-    return _built(scenario, "rollout", workload, named, **{**more, "software": software})
+        return given
+    changes: dict[str, Any] = {"like": given} if isinstance(given, str) else dict(given)
+    try:
+        stack, _ = load_stack(Document(file=scenario.document.file, data=changes), scenario.base)
+    except CrossflowError:  # reading the service says what is wrong, at its place
+        return given
+    step = show(float(stack.host.step[0]) + job.taken.step, "s", digits=12)
+    return {**changes, "host": {**changes.get("host", {}), "step": step}}
 
 
 def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy: Any, **more: Any) -> Scenario:
@@ -253,7 +259,7 @@ def _placed(name: str, problem: Problem) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Held:
+class Held:
     """A model on a device of training."""
 
     state: float  # what stays of it between its phases. [B]
@@ -262,8 +268,40 @@ class _Held:
     moved: float = 0.0  # what passes the bus in an iteration where it waits on the host. [B]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Iteration:
+    """What devices of training and engines do in an iteration.
+
+    Attributes
+    ----------
+    times : of the phases on the devices of training, by name. [s]
+    rollout : answers as they were written.
+    held : what every model holds on the fullest device of training, by name.
+    steps : how often steps of each model are taken, and their score: passes first, then training. [1]
+    """
+
+    times: Mapping[str, float]
+    rollout: Rollout
+    held: Mapping[str, Held]
+    steps: Mapping[str, tuple[float, Score]]
+
+
 def job_row(scenario: Scenario, score: Score) -> JobRow:
     """Figures of an iteration of a job, whose training step has a score."""
+    job, (found, problem) = scenario.post_training, iteration_of(scenario, score)
+    if found is None:
+        return JobRow(problem=problem)
+    assert job is not None
+    figures = _figures(scenario, found.times, found.rollout)
+    figures |= _drawn(scenario, found.rollout, figures["iteration_time_s"], list(found.steps.values()))
+    if "cost_usd" in figures:
+        figures["usd_per_million_tokens"] = 1e6 * figures["cost_usd"] / (figures["tokens_per_second"] * figures["iteration_time_s"])
+    figures["memory_bytes"] = max(peaks_of(found.held, found.rollout, offload=job.offload).values())
+    return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found.rollout))
+
+
+def iteration_of(scenario: Scenario, score: Score) -> tuple[Iteration | None, str]:
+    """The iteration of a job whose training step has a score; None where it cannot run, and why."""
     from crossflow.answers.evaluation import evaluate
 
     job, parts = scenario.post_training, parts_of(scenario)
@@ -272,15 +310,15 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     trained = {name: evaluate(one) for name, one in parts.trained.items()}
     for name, one in (*scores.items(), *trained.items()):
         if not one.feasible[0]:
-            return JobRow(problem=_plain(f"job.{name}: {one.why(0)}"))
+            return None, _plain(f"job.{name}: {one.why(0)}")
     held = _models(scenario, score, scores, trained)
     found, problem = _written(scenario, parts, held)
     if problem:
-        return JobRow(problem=problem)
-    times = {f"{name}_pass": parts.steps * float(one.step_time[0]) for name, one in scores.items()}
+        return None, problem
     epochs = parts.steps * (job.epochs or 1)
-    times |= {f"{name}_training": epochs * float(one.step_time[0]) for name, one in trained.items()}
-    times["training"] = epochs * float(score.step_time[0])
+    steps = {f"{name}_pass": (parts.steps, one) for name, one in scores.items()}
+    steps |= {f"{name}_training": (epochs, one) for name, one in trained.items()} | {"training": (epochs, score)}
+    times = {name: often * float(one.step_time[0]) for name, (often, one) in steps.items()}
     if job.taken is not None:
         times["handling"] = job.taken.sample * job.samples
     if job.offload:
@@ -288,39 +326,31 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
         alone = sum(one.state > 0 for one in held.values()) == 1 and (job.rollout is None or job.rollout.devices is not None)
         times["moving"] = 0.0 if alone else sum(one.moved for one in held.values()) / float(bus[0])
     crowded = _crowded(scenario, score, held, found)
-    if crowded:
-        return JobRow(problem=crowded)
-    figures = _figures(scenario, times, found)
-    steps = [(parts.steps, one) for one in scores.values()] + [(epochs, one) for one in (*trained.values(), score)]
-    figures |= _drawn(scenario, found, figures["iteration_time_s"], steps)
-    if "cost_usd" in figures:
-        figures["usd_per_million_tokens"] = 1e6 * figures["cost_usd"] / (figures["tokens_per_second"] * figures["iteration_time_s"])
-    figures["memory_bytes"] = _peak(held, found, offload=job.offload)
-    return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found))
+    return (None, crowded) if crowded else (Iteration(times=times, rollout=found, held=held, steps=steps), "")
 
 
-def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, _Held]:
+def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, Held]:
     """What every model holds on the fullest device of training."""
     parts, workload = parts_of(scenario), scenario.workload
     learns = 1.0 if isinstance(workload, TransformerSpec) and workload.adapters is not None else 2.0  # weights that stay do not go back
 
-    def learning(one: Score) -> _Held:
+    def learning(one: Score) -> Held:
         weights, states = float(one.memory["weights"][0]), float(one.memory["optimizer"][0])
         kept = weights + states + float(one.memory["gradients"][0])
-        return _Held(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
+        return Held(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
 
     found = {"policy": learning(score), **{name: learning(one) for name, one in trained.items()}}
     for name, one in scores.items():
         weights, peak = float(one.memory["weights"][0]), float(one.memory_needed[0])
         if name in parts.shared or name in trained:  # whose weights are there for training
-            found[f"{name} pass"] = _Held(state=0.0, peak=peak, borrowed=weights)
+            found[f"{name} pass"] = Held(state=0.0, peak=peak, borrowed=weights)
         else:
-            found[name] = _Held(state=weights, peak=peak, moved=weights)
+            found[name] = Held(state=weights, peak=peak, moved=weights)
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rollout:
+class Rollout:
     """Answers of an iteration as they were written."""
 
     time: float = 0.0  # of an iteration. [s]
@@ -335,16 +365,17 @@ class _Rollout:
     longest: float = 0.0  # of the longest answer. [1]
     devices: int = 0  # beside those of training. [1]
     went: Continued | None = None  # where answers go on in the next iteration
+    service: Scenario | None = None  # that wrote them
 
 
-def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> tuple[_Rollout, str]:
+def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, Held]) -> tuple[Rollout, str]:
     """The rollout of an iteration, and why there is none; both empty for jobs without one."""
     from crossflow.answers.evaluation import evaluate
 
     job, made = scenario.post_training, parts.rollout
     assert job is not None
     if made is None or job.rollout is None:
-        return _Rollout(), ""
+        return Rollout(), ""
     spec, capacity = job.rollout, float(scenario.architecture.memory_capacity[0])
     if spec.devices is None and not job.offload:
         made = _in_what_is_left(made, 1.0 - sum(one.state for one in held.values()) / capacity)
@@ -353,25 +384,26 @@ def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, _Held]) -> 
     tokens, drawn = float(np.mean(lengths)), NOISE * float(np.std(lengths)) / np.sqrt(len(lengths))
     assert isinstance(scenario.workload, TransformerSpec)
     if scenario.workload.sequence < tokens - drawn - 0.5:
-        return _Rollout(), SHORT.format(has=scenario.workload.sequence, needs=int(np.ceil(tokens)))
+        return Rollout(), SHORT.format(has=scenario.workload.sequence, needs=int(np.ceil(tokens)))
     row, steady = row_of(made), evaluate(made)
     if row.problem or not steady.feasible[0]:
         cure = "" if spec.devices is not None or job.offload else "; give job.offload: true, or job.rollout.devices"
-        return _Rollout(), f"job.rollout: {row.problem or steady.why(0)}{cure}"
+        return Rollout(), f"job.rollout: {row.problem or steady.why(0)}{cure}"
     if row.figures["dropped"]:
-        return _Rollout(), f"job.rollout: {row.figures['dropped']:,.0f} answers have no room in the cache of an engine; divide it more"
+        return Rollout(), f"job.rollout: {row.figures['dropped']:,.0f} answers have no room in the cache of an engine; divide it more"
     plan = made.strategy
     assert isinstance(plan, Plan)
     went = None if spec.partial is None else _continued(made, spec.at_once, spec.under_way, spec.answers)
     time = row.figures["replay_span_s"] if went is None else went.time
     weights, taken = float(steady.memory["weights"][0]), job.taken
     whole = weights * plan.devices / plan.dp
-    return _Rollout(
+    return Rollout(
         time=time / max(spec.staleness, 1), transfer=_transfer(scenario, plan, weights, apart=bool(spec.devices)),
         refit=taken.refit + whole / taken.refit_rate if taken is not None and spec.devices is None else 0.0,
         memory=float(steady.memory_needed[0]), weights=weights,
         busy=row.busy if went is None else went.busy, power=row.power if went is None else went.power, went=went,
         tokens=tokens, answer=float(np.mean(trace.output)), longest=float(trace.output.max()), devices=spec.devices or 0,
+        service=made,
     ), ""  # fmt: skip
 
 
@@ -437,25 +469,25 @@ def _overlap(plan: Plan, engine: Plan, *, routed: bool) -> tuple[float, float]:
     return 1.0 / (np.prod(cuts) * sharded), 1.0 / (np.prod(both) * sharded)
 
 
-def _others(held: Mapping[str, _Held], found: _Rollout, name: str) -> float:
+def _others(held: Mapping[str, Held], found: Rollout, name: str) -> float:
     """What stays of all models but one on a device. [B]"""
     engines = found.weights if not found.devices else 0.0
     return sum(one.state for key, one in held.items() if key != name) + engines
 
 
-def _peak(held: Mapping[str, _Held], found: _Rollout, *, offload: bool) -> float:
-    """What the fullest device of training holds at its fullest moment. [B]"""
-    own = [one.peak + (0.0 if offload else _others(held, found, name) - one.borrowed) for name, one in held.items()]
+def peaks_of(held: Mapping[str, Held], found: Rollout, *, offload: bool) -> dict[str, float]:
+    """What the fullest device of training holds while each model works, and while engines write on it (`rollout`). [B]"""
+    peaks = {name: one.peak + (0.0 if offload else _others(held, found, name) - one.borrowed) for name, one in held.items()}
     if found.memory and not found.devices:
-        own.append(found.memory + (0.0 if offload else sum(one.state for one in held.values())))
-    return max(own)
+        peaks["rollout"] = found.memory + (0.0 if offload else sum(one.state for one in held.values()))
+    return peaks
 
 
-def _crowded(scenario: Scenario, score: Score, held: Mapping[str, _Held], found: _Rollout) -> str:
+def _crowded(scenario: Scenario, score: Score, held: Mapping[str, Held], found: Rollout) -> str:
     """Why the models of a job have no room beside each other; nothing where they have."""
     job, capacity = scenario.post_training, float(score.memory_capacity[0])
     assert job is not None
-    needed = _peak(held, found, offload=job.offload)
+    needed = max(peaks_of(held, found, offload=job.offload).values())
     if needed > capacity:
         return CROWDED.format(needed=show(needed, "B"), capacity=show(capacity, "B"))
     waiting, room = float(score.host_memory[0]) + sum(one.state for one in held.values()), float(score.host_capacity[0])
@@ -464,7 +496,7 @@ def _crowded(scenario: Scenario, score: Score, held: Mapping[str, _Held], found:
     return ""
 
 
-def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) -> dict[str, float]:
+def _figures(scenario: Scenario, times: Mapping[str, float], found: Rollout) -> dict[str, float]:
     """Figures of an iteration by name; `times` are those of the phases on the devices of training. [s]"""
     job = scenario.post_training
     assert job is not None
@@ -503,7 +535,7 @@ def _figures(scenario: Scenario, times: Mapping[str, float], found: _Rollout) ->
     return figures
 
 
-def _drawn(scenario: Scenario, found: _Rollout, whole: float, steps: Sequence[tuple[float, Score]]) -> dict[str, float]:
+def _drawn(scenario: Scenario, found: Rollout, whole: float, steps: Sequence[tuple[float, Score]]) -> dict[str, float]:
     """Energy of an iteration, and its rent where the system has a price: devices that wait draw what they draw at rest.
 
     steps : how often steps of training and passes are taken in an iteration, and their scores.
@@ -518,7 +550,7 @@ def _drawn(scenario: Scenario, found: _Rollout, whole: float, steps: Sequence[tu
     return {"energy_j": energy, **({} if np.isnan(spent) else {"cost_usd": spent})}
 
 
-def _notes(scenario: Scenario, found: _Rollout) -> tuple[str, ...]:
+def _notes(scenario: Scenario, found: Rollout) -> tuple[str, ...]:
     """What is assumed of a job, as sentences."""
     job, workload = scenario.post_training, scenario.workload
     assert job is not None

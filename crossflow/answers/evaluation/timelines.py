@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from crossflow.answers.evaluation.job_timelines import job_timeline
 from crossflow.answers.evaluation.layered import own_kinds, own_laid
 from crossflow.answers.evaluation.program_timelines import program_timeline, replica_axes
 from crossflow.answers.evaluation.recommendation import step_program
@@ -19,7 +20,7 @@ from crossflow.parallel.strategy.plan import Plan
 
 @np.errstate(invalid="ignore")  # of a step without end, which is refused
 def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
-    """When everything starts and ends in one step of a scenario, on every device.
+    """When everything starts and ends in one step of a scenario, on every device; of a job, the phases of an iteration.
 
     Parameters
     ----------
@@ -35,6 +36,8 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
     if not isinstance(scenario, Scenario):
         raise CrossflowError(f"simulate: expected a scenario, got {shown(scenario)}; crossflow.timeline takes files and mappings too")
     check_strategy(scenario)
+    if scenario.post_training is not None:
+        return job_timeline(scenario, uneven)
     check_one_step(scenario)
     fleet = scenario.fleet if scenario.system.kinds else f"{scenario.devices} x {scenario.system.name}"
     title = f"{scenario.name}: {scenario.workload.model} on {fleet}, {scenario.strategy_text}"

@@ -175,7 +175,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
     """Write the table, or JSON, and the files that were asked for."""
     table = score.table()
     names = _columns(arguments, score, table)
-    goal = arguments.sort or ("e2el_s" if "e2el_s" in table else _ranked(table))
+    goal = arguments.sort or ("e2el_s" if "e2el_s" in table else score.ranked)
     order = _order(score, table, goal)
     best = next((i for i in order if score.feasible[i] and np.isfinite(_number(table[goal][i]))), None)
     shown = order if arguments.sort else list(range(len(score)))
@@ -196,7 +196,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         if path.suffix.lower() == TABLE:
             score.to_csv(path)
         else:
-            timed = np.isfinite(np.asarray(table[_ranked(table)], dtype=float))  # what makes no scenario has no place in a picture
+            timed = np.isfinite(np.asarray(table[score.ranked], dtype=float))  # what makes no scenario has no place in a picture
             if not timed.any():
                 raise CrossflowError(f"-o {path}: no point has a time, and there is nothing to draw")
             score.take(timed).plot(y=goal).save(path)
@@ -235,11 +235,6 @@ def _columns(arguments: argparse.Namespace, score: Score, table: Mapping[str, An
     return list(dict.fromkeys([*score.points, *([arguments.sort] if arguments.sort else []), *figures, "trust", *why]))
 
 
-def _ranked(table: Mapping[str, Any]) -> str:
-    """The column by which points are faster: the iteration of a job, where there is one, else the step."""
-    return next(name for name in RANKED if name in table)
-
-
 def _order(score: Score, table: Mapping[str, Any], goal: str) -> list[int]:
     """Points, the best first; those that cannot run, or have no such figure, last."""
     sign = -1.0 if larger_is_better(goal) else 1.0
@@ -258,7 +253,7 @@ def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: s
     if reach is None:
         return []
     table = score.table()
-    times = np.where(score.feasible, np.asarray(table[_ranked(table)], dtype=float), np.inf)
+    times = np.where(score.feasible, np.asarray(table[score.ranked], dtype=float), np.inf)
     best = int(times.argmin())
     return [int(i) for i in np.flatnonzero(times <= times[best] * (1.0 + reach)) if i != best] if np.isfinite(times[best]) else []
 

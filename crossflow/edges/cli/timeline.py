@@ -156,7 +156,7 @@ def summary(found: Timeline) -> dict[str, Any]:
     path = found.critical_path()
     return {
         "title": found.title,
-        "step_time_s": found.total,
+        f"{found.of}_time_s": found.total,
         "events": found.event_count,
         "fits": found.overfull is None,
         "reason": found.overfull,

@@ -20,6 +20,7 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.drawing.canvas import new_figure, save_as, tidy
 from crossflow.base.drawing.palette import GREY, PALE
 from crossflow.base.drawing.words import number, prefixed, quantity, short
+from crossflow.base.errors import with_article
 from crossflow.base.units import show
 from crossflow.engine.timeline.record import COMPUTE, HOST, WAIT, WORK, PassEvents, Timeline
 from crossflow.parallel.tables import COLLECTIVES
@@ -121,7 +122,8 @@ def gantt_of(timeline: Timeline, devices: Sequence[int] | None = None, span: tup
     notes += ["too dense to draw: bar height shows each kind's share"] * bool((pieces.height < SHARED).any())
     notes += [f"{len(shown)} of {len(wanted)} classes of devices, at even distances"] * (len(shown) < len(wanted))
     return Gantt(
-        title=f"{timeline.title}: {quantity(timeline.total, 's')} a step, devices compute {100 * mean(timeline, utilisation):.0f} % of it",
+        title=f"{timeline.title}: {quantity(timeline.total, 's')} {with_article(timeline.of)}, "
+        f"devices compute {100 * mean(timeline, utilisation):.0f} % of it",
         span=(begin, end),
         rows=tuple(timeline.devices[device].name for device in shown),
         utilisation=utilisation[shown],

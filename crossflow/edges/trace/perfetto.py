@@ -2,7 +2,7 @@
 
 A trace has one process a rank, with a thread for each of its streams and one for its passes, between which arrows show what
 waits for what. Events are written as they are expanded, so that a trace may be far larger than memory. Ranks that do the same
-differ in their numbers only, so their text is made once.
+differ in their numbers only, so their text is made once, and packed once (`packed`).
 
 References
 ----------
@@ -25,14 +25,16 @@ import numpy as np
 
 from crossflow.base import files
 from crossflow.base.arrays import Array, plain
+from crossflow.edges.trace.packed import GzipPieces, RepeatedText, mark
 from crossflow.engine.timeline.record import CHUNK, HOST, MODELLED, STREAMS, WAIT, WORK, Events, Timeline
 from crossflow.parallel.tables import COLLECTIVES
 
 Ranks = Sequence[int] | Literal["all"] | None
 Watcher = Callable[[int, int], None]  # told how many events are written, and of how many
-EventTexts = Iterable[tuple[int, bytes]]  # events as JSON in pieces, each with how many of them are the timeline's own
+EventTexts = Iterable[tuple[int, RepeatedText]]  # events as JSON in pieces, each with how many of them are the timeline's own
 PASSES = len(STREAMS)  # thread of passes, below those of streams
 ANY = -1  # the number of a rank in a text that is to be written for several
+MANY = 16  # ranks of a class from which on packing their text once pays
 COMPRESSION = 1  # events repeat so much that higher levels save little and take long
 GIB = 2.0**30
 
@@ -89,21 +91,33 @@ def write_ranks(timeline: Timeline, folder: Path, *, ranks: Ranks = None, progre
         for rank in mine:
             paths.append(folder / f"rank{rank}.json.gz")
             with _stream(paths[-1]) as out:
-                written += sum(_write(timeline, {device: [rank]}, texts, out))
+                written += sum(_write(timeline, {device: [rank]}, texts, out, alike=len(mine)))
             if progress is not None:
                 progress(written, total)
     return paths
 
 
+class _Plain:
+    """A file into which texts are written as they are."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self.write = out.write
+
+    def repeat(self, text: RepeatedText, number: int) -> None:
+        """Write a text with a number."""
+        self.write(text.plain(number))
+
+
 @contextlib.contextmanager
-def _stream(path: Path) -> Iterator[IO[bytes]]:
+def _stream(path: Path) -> Iterator[_Plain | GzipPieces]:
     """A stream into a file that appears when all is written; the same bytes for the same timeline."""
     with files.replacing(path, binary=True) as stream:
         if path.suffix != ".gz":
-            yield stream
+            yield _Plain(stream)
             return
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, compresslevel=COMPRESSION, mtime=0) as compressed:
-            yield compressed  # type: ignore[misc]
+        packed = GzipPieces(stream, COMPRESSION)
+        yield packed
+        packed.close()
 
 
 def _chosen(timeline: Timeline, ranks: Ranks) -> dict[int, Sequence[int]]:
@@ -124,17 +138,30 @@ def _events(timeline: Timeline, chosen: Mapping[int, Sequence[int]]) -> int:
     return sum(int(timeline.events_of_one[device]) * len(mine) for device, mine in chosen.items())
 
 
-def _write(timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], EventTexts], out: IO[bytes]) -> Iterator[int]:
-    """Write the trace of some ranks of every class piece by piece; yields the events of the timeline in each."""
+def _write(
+    timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], EventTexts], out: _Plain | GzipPieces, alike: int = 0
+) -> Iterator[int]:
+    """Write the trace of some ranks of every class piece by piece; yields the events of the timeline in each.
+
+    alike : ranks of a class that are written in all, where they are more than those that are chosen here.
+    """
     head = json.dumps(_top(timeline, chosen), indent=1).removesuffix("\n}")
     out.write(f'{head},\n "traceEvents": [\n'.encode())
     separator = b""
-    for count, text in _pieces(timeline, chosen, texts):
-        out.write(separator)
-        out.write(text)
-        del text  # the next piece is made beside nothing
-        separator = b",\n"
-        yield count
+    for device, mine in chosen.items():
+        kept = max(alike, len(mine)) >= MANY and timeline.events_of_one[device] <= CHUNK
+        for rank in mine:
+            for count, text in texts(device):
+                out.write(separator)
+                out.repeat(text, rank) if kept else out.write(text.plain(rank))
+                del text  # the next piece is made beside nothing
+                separator = b",\n"
+                yield count
+    # After all slices: where an arrow starts with a slice, readers bind it to the last one that they saw begin.
+    for device in chosen:
+        arrows = _flows(timeline, device, chosen)
+        while piece := list(itertools.islice(arrows, CHUNK)):
+            out.write(separator + _text(piece))
     out.write(b"\n]}\n")
 
 
@@ -156,38 +183,34 @@ def _top(timeline: Timeline, chosen: Mapping[int, Sequence[int]]) -> dict[str, A
 # ------------------------------------------------------------------------------------------ events
 
 
-def _pieces(timeline: Timeline, chosen: Mapping[int, Sequence[int]], texts: Callable[[int], EventTexts]) -> Iterator[tuple[int, bytes]]:
-    """All that a trace holds of some ranks."""
-    for device, mine in chosen.items():
-        for rank in mine:
-            yield 0, _text(_names(timeline, device, rank))
-            yield from map(functools.partial(_numbered, rank), texts(device))
-    # After all slices: where an arrow starts with a slice, readers bind it to the last one that they saw begin.
-    for device in chosen:
-        arrows = _flows(timeline, device, chosen)
-        while piece := list(itertools.islice(arrows, CHUNK)):
-            yield 0, _text(piece)
-
-
-def _numbered(rank: int, piece: tuple[int, bytes]) -> tuple[int, bytes]:
-    """A piece of `ANY` rank as that of a rank; inside a string of JSON the quotes would be escaped."""
-    return piece[0], piece[1].replace(b'"pid":%d,' % ANY, b'"pid":%d,' % rank)
-
-
 def _texts_of(timeline: Timeline) -> Callable[[int], EventTexts]:
     """Events of `ANY` rank of a class of devices; those of the last class are kept for its next rank where they are one piece."""
 
     @functools.lru_cache(maxsize=1)
     def kept(device: int) -> EventTexts:
-        return tuple(_texts(timeline, device))
+        texts = _texts(timeline, device)
+        whole = [(count, text.text) for count, text in texts]
+        return ((sum(count for count, _ in whole), RepeatedText(b",\n".join(text for _, text in whole), _width(timeline))),)
 
     return lambda device: kept(device) if timeline.events_of_one[device] <= CHUNK else _texts(timeline, device)
 
 
-def _texts(timeline: Timeline, device: int) -> Iterator[tuple[int, bytes]]:
-    """Passes, memory and events of `ANY` rank of a class of devices."""
-    yield 0, _text((*_passes(timeline, device), *_memory(timeline, device)))
-    yield from _kernels(timeline, device)
+def _texts(timeline: Timeline, device: int) -> Iterator[tuple[int, RepeatedText]]:
+    """Names, passes, memory and events of `ANY` rank of a class of devices."""
+    yield 0, _of_any((*_names(timeline, device), *_passes(timeline, device), *_memory(timeline, device)), timeline)
+    for count, lines in _kernels(timeline, device):
+        yield count, _of_any(lines, timeline)
+
+
+def _width(timeline: Timeline) -> int:
+    """Digits of the largest rank."""
+    return len(str(timeline.world - 1))
+
+
+def _of_any(lines: Iterable[str], timeline: Timeline) -> RepeatedText:
+    """Lines of `ANY` rank; inside a string of JSON the quotes around the name of its number would be escaped."""
+    width = _width(timeline)
+    return RepeatedText(_text(lines).replace(b'"pid":%d,' % ANY, b'"pid":%s,' % mark(width)), width)
 
 
 def _text(lines: Iterable[str]) -> bytes:
@@ -199,19 +222,19 @@ def _ticks(times: Array) -> Array:
     return np.asarray(np.rint(times * 1e9) / 1e3)
 
 
-def _names(timeline: Timeline, device: int, rank: int) -> Iterator[str]:
-    """Names and places of a process and its threads."""
+def _names(timeline: Timeline, device: int) -> Iterator[str]:
+    """Names and places of the process of `ANY` rank and its threads."""
     one = timeline.devices[device]
-    yield _meta("process_name", rank, name=one.name)
-    yield _meta("process_labels", rank, labels=f"1 of {len(one.ranks)} alike")
-    yield _meta("process_sort_index", rank, sort_index=one.stage)
+    yield _meta("process_name", name=one.name)
+    yield _meta("process_labels", labels=f"1 of {len(one.ranks)} alike")
+    yield _meta("process_sort_index", sort_index=one.stage)
     for thread, name in enumerate((*STREAMS, "passes")):
-        yield _meta("thread_name", rank, thread, name=name)
-        yield _meta("thread_sort_index", rank, thread, sort_index=thread)
+        yield _meta("thread_name", thread, name=name)
+        yield _meta("thread_sort_index", thread, sort_index=thread)
 
 
-def _meta(name: str, rank: int, thread: int = 0, /, **args: Any) -> str:
-    return json.dumps({"ph": "M", "name": name, "pid": rank, "tid": thread, "ts": 0, "args": args})
+def _meta(name: str, thread: int = 0, /, **args: Any) -> str:
+    return json.dumps({"ph": "M", "name": name, "pid": ANY, "tid": thread, "ts": 0, "args": args}, separators=(",", ":"))
 
 
 def _passes(timeline: Timeline, device: int) -> Iterator[str]:
@@ -233,11 +256,11 @@ def _memory(timeline: Timeline, device: int) -> Iterator[str]:
         yield f'{{"ph":"C","name":"memory [GiB]","pid":{ANY},"ts":{ts:.3f},"args":{{"held":{value:.6g}}}}}'
 
 
-def _kernels(timeline: Timeline, device: int) -> Iterator[tuple[int, bytes]]:
-    """The events of a rank of a class, a piece at a time; correlations count them."""
+def _kernels(timeline: Timeline, device: int) -> Iterator[tuple[int, list[str]]]:
+    """The events of `ANY` rank of a class, a piece at a time; correlations count them."""
     head, first = _heads(timeline, device), 1
     for events in timeline.chunks(device):
-        yield len(events), _text(_complete(timeline, events, head, first))
+        yield len(events), _complete(timeline, events, head, first)
         first += len(events)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.drawing.words import quantity, short, signed
+from crossflow.base.errors import with_article
 from crossflow.base.names import visible
 from crossflow.edges.trace.compare import TimePart, compare
 from crossflow.edges.trace.gantt import COMPUTES, Pieces, families_of, mean, pieces_of, thinned
@@ -58,7 +59,7 @@ def text_gantt(timeline: Timeline, width: int) -> Group:
     shown = thinned(range(every), MOST_LINES)
     left = [f"{every - len(shown)} of {every} classes of devices are not shown"] * (len(shown) < every)
     return Group(
-        Text(f"{visible(timeline.title)}: {quantity(timeline.total, 's')} a step", style="bold"), *_overfull(timeline),
+        Text(f"{visible(timeline.title)}: {quantity(timeline.total, 's')} {with_article(timeline.of)}", style="bold"), *_overfull(timeline),
         *gantt_lines(timeline, width, shown), *(Text(line, style="dim") for line in left), Text(), *activity_table(timeline, shown, width),
     )  # fmt: skip
 
@@ -179,7 +180,7 @@ def activity_table(timeline: Timeline, devices: Sequence[int], width: int) -> li
 
     activity = timeline.activity()
     names = [short(timeline.devices[device].name, LONGEST) for device in devices]
-    first = "% of the step"
+    first = f"% of the {timeline.of}"
     needed = [max(map(len, (first, "mean of all", *names))), *(max(map(len, name.split("_"))) for name in ACTIVITIES)]
     ends = itertools.accumulate(size + 2 for size in needed)
     shown = ACTIVITIES[: max(sum(end - 2 <= width for end in ends) - 1, 1)]

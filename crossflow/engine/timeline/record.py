@@ -102,11 +102,12 @@ class Timeline(Guided, Tabular):
     passes : different passes.
     slots : when they run.
     devices : classes of devices.
-    total : time of the step. [s]
+    total : time of the step, or of what `of` says. [s]
     node : devices of a node. [1]
     memory : of each class the times at which its memory changes and what it holds from then on, each of shape (changes,). [s], [B]
     capacity : memory of one device. [B]
     even_idle : of each class the time without work if all stages took the mean of them: its bubble, shape (devices,). [s]
+    of : what it is of, in a word: a step, or the iteration of a job, whose steps are events.
     """
 
     title: str
@@ -119,6 +120,7 @@ class Timeline(Guided, Tabular):
     memory: tuple[tuple[Array, Array], ...]
     capacity: float
     even_idle: Array
+    of: str = "step"
 
     @property
     def step_time(self) -> float:
