@@ -35,6 +35,17 @@ def test_times_rise_with_the_rate_and_do_not_jump(strategy, prompt, output, most
     assert found.serving["request_throughput_per_s"] == pytest.approx(rates, rel=2e-3)
 
 
+@pytest.mark.parametrize(("strategy", "prompt"), [("tp1", 1000), ("tp1", 200), ("tp2-pp2", 200), ("tp1-dp2", 1000)])
+def test_a_service_that_is_hardly_asked_answers_as_one_request_alone(strategy, prompt):
+    """Prompts that come in a step were counted as if a thousandth of a request were written at any time: first tokens up to 23 % later."""
+    found = evaluate(service(strategy, prompt, 20, 1.0), {"workload.serving.arrival_rate": ["1e-7 1/s", "1e-5 1/s", "1e-3 1/s"]}).serving
+    for name in ("ttft_s", "tpot_s", "e2el_s"):
+        assert found[name] == pytest.approx(np.full(3, found[name][0]), rel=2e-3), name
+    alone = replayed(service(strategy, prompt, 20, 1e-3), 1e-3, 40)
+    assert found["ttft_s"][0] == pytest.approx(alone["ttft"], rel=0.02)
+    assert found["requests_decoding"] == pytest.approx(found["tpot_s"] * 19 * [1e-7, 1e-5, 1e-3], rel=1e-2)
+
+
 def replayed(made, rate, count=500):
     """Mean times of requests that come at random with this mean rate, without the first and the last."""
     workload = made.workload

@@ -283,7 +283,7 @@ def _in_pieces(job: Job, layout: Layout, stack: SoftwareStack) -> Mask:
     """Where a step that reads prompts is captured in pieces, shape (n,): SGLang 0.5.10, piecewise_cuda_graph.md, "Compatibility"."""
     kinds = [part.attention for _, part in units(job.model) if part.attention is not None]
     guessed, selects = job.written > 1 or job.draft is not None, any(kind.selection is not None for kind in kinds)
-    if job.chunk is None or guessed or selects:
+    if job.chunk is None or guessed or selects or job.apart:  # of those with workers of their own only these read pieces
         return np.zeros(len(layout), dtype=bool)
     few = job.chunk.tokens <= stack.host.latent_pieces if any(kind.shares_latent for kind in kinds) else np.ones(1, dtype=bool)
     return np.asarray((layout.pp == 1.0) & ((layout.ep == 1.0) | (layout.dp == 1.0)) & few)

@@ -168,7 +168,7 @@ def _nested_costs(
     takes no time. `accessed` are accesses of registers over those of products that leave out nothing. [1]
     """
     element, levels = DTYPE_BYTES[dtype], architecture.levels
-    rate = architecture.throughput[dtype] * architecture.execution.matrix_utilisation * architecture.sustained_clock
+    rate = architecture.throughput[dtype] * architecture.reached(architecture.execution.matrix_utilisation) * architecture.sustained_clock
     shapes = np.stack(np.broadcast_arrays(*sizes, second, added / element))
     # Points that share sizes are worked out once, and so are equal products.
     columns = shapes[..., :1] if (shapes == shapes[..., :1]).all() else shapes

@@ -160,7 +160,7 @@ def _wave_times(
     tiles: TileExecution,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     own = tiles if isinstance(tiles, ProductLibrary) else None
-    rate = architecture.throughput[dtype] * (own or architecture.execution).matrix_utilisation
+    rate = architecture.throughput[dtype] * architecture.reached((own or architecture.execution).matrix_utilisation)
     units, cache_rate = architecture.units, architecture.operand_rate * tiles.cache_bytes_per_flop
     power = power_times(2.0 * batch * m * n * k, architecture, dtype, own)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)

@@ -56,7 +56,9 @@ if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
     from crossflow.engine.runs.apart import ExpertPool, PooledStep
 
 ROUNDS, CLOSE = 30, 1e-4  # rounds in which requests that decode are found at most, and how little they change in the last [1]
-LEAST, FULLEST = 1e-3, 1e-3  # requests that decode at least, and share of time that a queue is idle at least, while they are sought [1]
+# Requests that decode at least of a fixed number, of those that arrive, and share of time that a queue is idle at least, while they are
+# sought. A step of arrivals is priced with the request that sees it, whatever else decodes. [1]
+LEAST, RARE, FULLEST = 1e-3, 1e-9, 1e-3
 OVERRUN = "requests arrive faster than the service can answer them; lower serving.arrival_rate, or add replicas"
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
 NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
@@ -245,7 +247,7 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     flow = _balanced(job, layout, machine, service, held, read, np.minimum(most, service.most))
     # The mean step over time, in which fewer decode than one that does sees.
     now = None if np.all(service.rate == 0.0) else _Coming(
-        seen=flow.steps.decoding, prompts=flow.rate * flow.steps.mean,
+        seen=np.maximum(flow.steps.decoding, LEAST), prompts=flow.rate * flow.steps.mean,
         times=(flow.steps.writing, flow.steps.reading),
     )  # fmt: skip
     over_time = flow.steps if now is None else _steps(job, layout, machine, service, held, now.seen, now)
@@ -265,7 +267,8 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     energy = np.zeros(1)
     if service.prefill is not None and read is not None:
         outcome, energy = _with_workers(job, service, service.prefill, read, outcome, ends)
-    feeding = None if service.experts is None else service.experts.step(job, _at(layout, flow.steps.decoding), machine, held)
+    several = _at(layout, np.maximum(flow.steps.decoding, LEAST))
+    feeding = None if service.experts is None else service.experts.step(job, several, machine, held)
     figures = _figures(service, flow, layout.dp) | ({} if feeding is None else dict(feeding.figures))
     never = (most < 1.0) | flow.steps.endless
     if never.any():
@@ -457,7 +460,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
     # No more prompts can be read than the rest of a chunk has room for.
     full = divide(service.chunk * service.writes * layout.microbatches, service.prompt * service.gained + service.writes * job.written)
     limit = most if service.prefill is not None else np.minimum(most, full)
-    limit = np.maximum(np.where(closed, np.minimum(limit, flight), limit), LEAST)
+    limit, least = np.maximum(np.where(closed, np.minimum(limit, flight), limit), LEAST), np.where(closed, LEAST, RARE)
     decoding = np.where(closed, limit, np.minimum(limit, 1.0))
     before, missed, settled, longer = decoding, np.zeros(len(layout)), np.zeros(len(layout), dtype=bool), np.ones(len(layout))
     times: tuple[Array, Array] | None = None
@@ -468,7 +471,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         wanted = np.where(service.together, flight, wanted)  # all write, or all but those that are read
         if service.prefill is not None:  # as many at most as the workers have read by then
             wanted = np.minimum(wanted, divide(flow.writing, flow.each * layout.dp))
-        wanted = np.clip(wanted, LEAST, limit)
+        wanted = np.clip(wanted, least, limit)
         # Such a point stays, so that it does not depend on the others.
         settled |= (np.abs(wanted - decoding) <= CLOSE * decoding) & (np.abs(flow.longer - longer) <= CLOSE * longer)
         if settled.all():
@@ -477,7 +480,7 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         slope = divide(missing - missed, decoding - before)  # a step of the secant method, where it goes the right way
         following = decoding - missing / np.where(slope < -0.1, slope, -1.0)
         before, missed = decoding, missing
-        decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), LEAST, limit))
+        decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), least, limit))
         longer = np.where(settled, longer, flow.longer)
         times = (flow.steps.writing, flow.steps.reading)
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, slotless)

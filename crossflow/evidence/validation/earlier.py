@@ -18,12 +18,13 @@ from crossflow.base import files
 from crossflow.base.files import Path_
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.base.units import parse
-from crossflow.evidence.validation.dropping import fitted, fitted_number, plain_of
+from crossflow.evidence.validation.dropping import changed, droppable, fitted, fitted_number, neutral, plain_of
 from crossflow.evidence.validation.tables import device_spec
 
 # Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
 BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
 PHASES = ("prefill", "decode")
+OWN_DEVICES = "devices"  # key of conditions that are of a source's own devices, by template
 # A number of a kernel by the one that stands for it where no kernel before has it, and numbers that are one where they do nothing.
 LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
 
@@ -32,9 +33,12 @@ Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers
 
 
 def earlier_families() -> dict[Path, str]:
-    """Contents of every family that has one before it, with the fitted numbers of that one."""
+    """Contents of every family that has one before it, with the fitted numbers of that one, and of the conditions of measurements without
+    what was fitted to a source's own devices.
+    """
     known = files.catalogue("templates", "families")
-    return {
+    own = changed((place for held in droppable().values() for place in held if OWN_DEVICES in place[1]), neutral)
+    return own | {
         known[name]: yaml.safe_dump(without_fits(plain_of(known[name]), plain_of(known[before])), sort_keys=False)
         for name, before in BEFORE.items()
         if name in known

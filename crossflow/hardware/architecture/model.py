@@ -156,6 +156,15 @@ class Architecture:
         """Clock of long matrix products, over `frequency`: no more than the boost clock, nor than the power limit allows. [1]"""
         return np.asarray(np.minimum(self.power_clock, 1.0))
 
+    def reached(self, utilisation: Array) -> Array:
+        """Share of the matrix rate that a main loop reaches which reaches `utilisation` of it where nothing holds the units back. [1]
+
+        What keeps units from their whole rate, such as reading operands from shared memory, goes on while units that are held to a share of
+        it (`held_to`) take so much longer. So these reach nearly all of their share: square products of random numbers run at 0.96 of the
+        16-bit rate on the H20 and the L20 and at 0.96 to 1.05 of it on the RTX 4090 (`docs/model.md`).
+        """
+        return np.asarray(np.minimum(utilisation / self.held_to, 1.0))
+
     @property
     def operand_rate(self) -> Array:
         """16-bit operations a second for which the matrix units are made, whose operands the caches have to feed. [flop/s]"""
