@@ -75,7 +75,7 @@ class Question:
         said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
         _check_network(named, said["system"], said["workload"].get("task", "training"))
         assumed = list(_assumed(said["system"], said["workload"], path))
-        if self.requests is not None:  # which say all other numbers
+        if "requests" in said:  # which say all other numbers
             assumed = [one for one in assumed if one[0] == "nodes"]
         values = {key: value for key, value, _ in assumed if value is not None}
         return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
