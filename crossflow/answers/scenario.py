@@ -113,9 +113,6 @@ class RunLength(FileModel):
     def _one(self) -> RunLength:
         if sum(value is not None for value in (self.samples, self.tokens, self.steps)) != 1:
             raise ValueError("give one of samples, tokens and steps")
-        beside = [name for name in OF_FAILURES if getattr(self, name) is not None]
-        if beside and self.failures is None:
-            raise ValueError(f"{beside[0]} needs failures, such as failures: llama3-h100; give it, or leave {beside[0]} out")
         return self
 
 
@@ -1056,7 +1053,15 @@ def _check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, do
 
 def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
     """What stands against interruptions of a run, or against how it saves its state."""
-    if top.run is None or top.run.failures is None:
+    if top.run is None:
+        return
+    if top.run.failures is None:
+        beside = [name for name in OF_FAILURES if getattr(top.run, name) is not None]
+        give = "give it, or " if top.job is None else "which are not known of an iteration of a job; "
+        yield from (
+            document.problem(("run",), f"{name} needs failures, such as failures: llama3-h100; {give}leave {name} out")
+            for name in beside[:1]
+        )
         return
     task = workload.task if isinstance(workload, TransformerSpec) else ""
     if task != "training":

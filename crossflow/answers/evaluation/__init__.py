@@ -312,7 +312,8 @@ def _batch(
         first, prompted = variant(scenario, {"workload.task": "prefill"}), None if members is None else members.reading
         reading = _batch(first, choices, quantities, n, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, n)
-    band, levels = bands(scenario, score.devices, members, changed, far_off(scenario, quantities, n))
+    meshes = None if members is None else np.array(members.nodes)[members.which]
+    band, levels = bands(scenario, score.devices, members, changed, far_off(scenario, quantities, n, meshes))
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:
         return score

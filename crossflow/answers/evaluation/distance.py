@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
@@ -32,10 +32,13 @@ class Distance(NamedTuple):
     bare: bool = False
 
 
-def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n: int = 1) -> tuple[tuple[Distance, ...], Index]:
+def far_off(
+    scenario: Scenario, quantities: Mapping[str, Array] | None = None, n: int = 1, meshes: Index | None = None
+) -> tuple[tuple[Distance, ...], Index]:
     """Reasons why points are far from what was measured, the first of them none; and which of them each point has, shape (n,).
 
     quantities : values of the points by path; of other paths the scenario's own hold.
+    meshes : devices of a node, and nodes, of each point, shape (n, 2); those of the scenario where absent.
     """
     reasons, which = [Distance()], np.zeros(n, dtype=int)
     if not isinstance(scenario.system, DatasheetSystem):
@@ -54,12 +57,20 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
         least, greatest = span
         held = np.broadcast_to(np.asarray(values, dtype=float).ravel(), (n,))
         for bare, beyond in ((True, FARTHER), (False, FAR)):
-            outside = (held < least / beyond) | (held > greatest * beyond)
+            outside = _takes_part(path, np.array([scenario.nodes]) if meshes is None else meshes) & (
+                (held < least / beyond) | (held > greatest * beyond)
+            )
             fresh = outside & ~np.array([one.bare for one in reasons])[which] & (bare | (which == 0))
             if fresh.any():
                 which = np.where(fresh, len(reasons), which)
                 reasons.append(Distance(_sentence(path, least, greatest, bare=bare), bare))
     return tuple(reasons), which
+
+
+def _takes_part(path: str, meshes: Index) -> Mask:
+    """Whether a link carries anything: none does in a node of one device, or between nodes where there is one, shape (n,)."""
+    level = {"network.intra": 0, "network.inter": 1}.get(path.rpartition(".")[0])
+    return np.ones(len(meshes), dtype=bool) if level is None else np.asarray(meshes[:, level] > 1)
 
 
 def _span(scenario: Scenario, path: str) -> tuple[float, float] | None:

@@ -69,6 +69,9 @@ SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywor
 OF_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
 OF_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*OF_FILE, *INSTEAD)))
 OF_STRATEGY = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in OF_WORKLOAD)
+_ARGUMENT = re.compile(
+    r"--(model|on|nodes|devices|batch|task|strategy|budget|price|prices)\b(?: ((?=[\w.,/=-]*[\d-])[\w.,/=-]*\w|prefill|decode|serving|training|forward))?(?=(\)|$)?)"
+)
 _AXES = ("tp", "cp", "pp")  # degrees that take devices, beside dp; ep lies in them
 
 
@@ -127,11 +130,21 @@ def without_options(sentence: str) -> str:
 
     >>> without_options("--set software=x: no such stack (with --set software=x); see crossflow show --on x")
     'software=x: no such stack (with software=x); see crossflow show --on x'
+    >>> without_options("name two systems, such as --on dgx-h100,dgx-b200; --nodes and --devices both say it")
+    "name two systems, such as on='dgx-h100,dgx-b200'; nodes and devices both say it"
     """
     return "".join(
-        part if part.startswith("crossflow ") else re.sub(r"--set (?=\S)|--(?=(?:model|on|nodes|devices|batch|task|strategy)\b)", "", part)
+        part if part.startswith("crossflow ") else _ARGUMENT.sub(_argument, re.sub(r"--set (?=\S)", "", part))
         for part in re.split(r"(crossflow [a-z]+[^;)]*)", sentence)
     )
+
+
+def _argument(found: re.Match[str]) -> str:
+    """An option of the command line as an argument: with its value, alone at the end of a sentence, or as a word of it."""
+    name, value, more = {"price": "prices"}.get(found[1], found[1]), found[2], found[3]
+    if value is None:
+        return f"{name}=" if more else name
+    return f"{name}={value if value.isdecimal() else repr(value)}"
 
 
 def _own(function: str) -> list[str]:

@@ -22,7 +22,6 @@ from crossflow.workload.spec import ProgramSpec
 
 ScenarioSource = str | Path | Mapping[str, Any] | Scenario | Document
 SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".toml")  # endings of launch files, which no scenario has
-UNFIT = "the scenario's own strategy is not compared: "
 Overrides = str | Iterable[str] | Mapping[str, Any]
 
 
@@ -71,7 +70,7 @@ def unplanned(source: ScenarioSource, settings: Overrides = ()) -> tuple[Scenari
     except SpecError as error:
         if any(problem.path.split(".")[0] != "strategy" for problem in error.problems):
             raise
-        return anything, (f"{UNFIT}{error.said.removeprefix('strategy: ')}",)
+        return anything, (f"the scenario's own strategy is not compared: {error.said.removeprefix('strategy: ')}",)
 
 
 def left_open(source: ScenarioSource, settings: Overrides = (), *, given: bool = False) -> tuple[Scenario, bool]:

@@ -73,7 +73,7 @@ class Question:
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
         said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
-        _check_network(named, said["system"], said["workload"].get("task", "training"))
+        _check_network(named, said["system"])
         assumed = list(_assumed(said["system"], said["workload"], path))
         if "requests" in said:  # which say all other numbers
             assumed = [one for one in assumed if one[0] == "nodes"]
@@ -94,10 +94,10 @@ def _title(model: str) -> str:
     return name
 
 
-def _check_network(named: str, section: Any, task: str) -> None:
-    """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
+def _check_network(named: str, section: Any) -> None:
+    """Several devices work together only where something connects them, which nothing does in the file of a device by itself."""
     system = system_of(section)
-    if task != "training" or not isinstance(system, DatasheetSystem) or system.device_count == 1:
+    if not isinstance(system, DatasheetSystem) or system.device_count == 1:
         return
     if system.devices_per_node == 1 and system.network.inter.bandwidth is None:
         of = [name for name, path in files.catalogue("templates", "systems").items() if files.read_yaml(path).data.get("device") == named]

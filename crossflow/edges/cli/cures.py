@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crossflow.answers.planning.foreign import instead_of
-from crossflow.answers.planning.opening import UNFIT, unplanned
+from crossflow.answers.planning.opening import unplanned
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.cli.source import source_of
 from crossflow.edges.launch.table import table
 
-Flag = tuple[str, str]  # a word without its dashes, and its value, empty where it has none
 FILES = (".yaml", ".yml", ".json", ".sh")
 
 
@@ -46,8 +45,8 @@ def cure(
     return f"; write {told}" if not problem else f"; that is {told}, which does not work here: {problem}"
 
 
-def _flags(left: Sequence[str], argv: Sequence[str]) -> tuple[list[Flag], list[str]]:
-    """Words of other tools with their values, and the words of a command without either."""
+def _flags(left: Sequence[str], argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Words of other tools, without their dashes, with their values; and the words of a command without either."""
     flags, kept, passed = [], [], False
     for i, word in enumerate(argv):
         if passed:
@@ -75,10 +74,10 @@ def _problem(words: argparse.Namespace) -> str:
         _, notes = unplanned(source, words.settings)  # a strategy that is refused is a note there
     except CrossflowError as error:
         return error.said
-    return notes[0].removeprefix(UNFIT) if notes else ""
+    return notes[0].partition(": ")[2] if notes else ""
 
 
-def _near(flags: Sequence[Flag], options: Sequence[str], argv: Sequence[str]) -> str:
+def _near(flags: Sequence[tuple[str, str]], options: Sequence[str], argv: Sequence[str]) -> str:
     """An option of a like name, or how the flags of a framework are read."""
     option = _option(flags[0][0])
     if meant := did_you_mean(option, [name for name in options if name != "--set" or len(option) > len("--set")]):
