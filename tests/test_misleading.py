@@ -31,7 +31,7 @@ def test_a_study_of_goodput_ends_in_goodput(tmp_path):
 def test_slices_of_a_batch_are_refused_where_requests_arrive():
     sliced = {**SERVICE, "workload": {**SERVICE["workload"], "serving": {"router": "slices"}}}
     with pytest.raises(
-        CrossflowError, match="workload.serving.router: slices cuts a batch that is there at once, and these requests arrive"
+        CrossflowError, match=r"workload.serving.router: slices cuts a batch that is there at once, and these requests arrive"
     ):
         crossflow.serve({**sliced, "requests": ASKED})
     together = RequestTrace.of(np.zeros(20), np.full(20, 200), np.full(20, 10))

@@ -70,7 +70,8 @@ OF_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEA
 OF_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*OF_FILE, *INSTEAD)))
 OF_STRATEGY = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in OF_WORKLOAD)
 _ARGUMENT = re.compile(
-    r"--(model|on|nodes|devices|batch|task|strategy|budget|price|prices)\b(?: ((?=[\w.,/=-]*[\d-])[\w.,/=-]*\w|prefill|decode|serving|training|forward))?(?=(\)|$)?)"
+    r"--(model|on|nodes|devices|batch|task|strategy|budget|price|prices)\b"
+    r"(?: ((?=[\w.,/=-]*[\d-])[\w.,/=-]*\w|prefill|decode|serving|training|forward))?(?=(\)|$)?)"
 )
 _AXES = ("tp", "cp", "pp")  # degrees that take devices, beside dp; ep lies in them
 

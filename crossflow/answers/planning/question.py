@@ -101,6 +101,7 @@ def _check_network(named: str, section: Any) -> None:
         return
     if system.devices_per_node == 1 and system.network.inter.bandwidth is None:
         of = [name for name, path in files.catalogue("templates", "systems").items() if files.read_yaml(path).data.get("device") == named]
+        of.sort(key=lambda name: not name.startswith("dgx"))
         known = f" such as {', '.join(of[:4])}" if of else ""
         raise CrossflowError(
             f"{named} is a device, and nothing connects {system.device_count:,} of them; name a system of it{known}, "

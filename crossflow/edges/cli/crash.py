@@ -21,7 +21,8 @@ PATH = re.compile(r"""(?<=['"])[^'"\n]*[/\\][^'"\n]*(?=['"])|[\w@%+=:,.~-]*(?:[/
 ENDINGS = r"\.(ya?ml|jsonl?|csv|gz|sh|npz|parquet|png|svg|html|toml)"
 FILE = re.compile(rf"[/\\]|({ENDINGS}|\.py)$")  # by its look
 UNIT = re.compile(  # such as 3.35 TB/s
-    r"(?:[\d.]+(?:e[+-]?\d+)? ?)?\b[A-Za-z%]{1,9}/(?:s|h|hour|day|year|min|bit|B|mm2?|cm2?|m2?|K|W|J|kWh|flop|device|token|sample)\b(?![/\\.\w])"
+    r"(?:[\d.]+(?:e[+-]?\d+)? ?)?\b[A-Za-z%]{1,9}/"
+    r"(?:s|h|hour|day|year|min|bit|B|mm2?|cm2?|m2?|K|W|J|kWh|flop|device|token|sample)\b(?![/\\.\w])"
 )
 NAMING = {"name", "title", "notes"}  # keys whose values are words of people
 # Options whose value names a file, a folder, a machine or people, whatever it looks like.
@@ -69,9 +70,8 @@ def _own_words(words: Sequence[str]) -> Iterator[str]:
     """Parts of a command that are names of people's own: files by their look, values of options and of keys that are names."""
     for before, word in zip(("", *words), words, strict=False):
         key, _, value = word.partition("=")
-        if FILE.search(word) and not UNIT.search(word):
-            yield word
-        elif len(word) > 2 and before in PRIVATE and not word.startswith("-"):
+        named = len(word) > 2 and before in PRIVATE and not word.startswith("-")
+        if named or (FILE.search(word) and not UNIT.search(word)):
             yield word
         elif len(value) > 2 and (key.rpartition(".")[2] in NAMING or key in PRIVATE):
             yield value
@@ -106,7 +106,7 @@ def masked(word: str) -> str:
 
 def _names_file(word: str) -> bool:
     """Whether a word of a command names a file or a folder, by its look or because there is one."""
-    return not UNIT.fullmatch(word) and bool(FILE.search(word)) or (len(word) > 1 and not word.startswith("-") and os.path.lexists(word))
+    return bool(FILE.search(word) and not UNIT.fullmatch(word)) or (len(word) > 1 and not word.startswith("-") and os.path.lexists(word))
 
 
 def _private(text: str, own: Sequence[str]) -> str:
