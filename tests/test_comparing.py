@@ -128,23 +128,23 @@ def test_two_layouts_are_tied_by_pairs_of_layouts_and_two_chips_by_pairs_of_chip
 
 WRONG = [
     ({"on": "dgx-h100,foo", "devices": 8}, "unknown template 'foo'"),
-    ({"on": "dgx-h100", "devices": 8}, "there is only dgx-h100 to compare; name two systems or more, such as --on dgx-h100,dgx-b200"),
+    ({"on": "dgx-h100", "devices": 8}, "there is only dgx-h100 to compare; name two systems or more, such as on='dgx-h100,dgx-b200'"),
     ({"on": "dgx-h100,dgx-h100", "devices": 8}, "dgx-h100 is there twice; name each system once"),
-    ({}, "say how much of each system is compared: --devices 64, or --budget 500USD/hour with prices"),
-    ({"devices": 8, "budget": 5}, "--devices and --budget both say how many devices there are; give one of them"),
-    ({"budget": 5}, "--budget needs a price of each system; give one of dgx-h100: --price dgx-h100=USD"),
-    ({"budget": "5 W"}, "--budget 5 W: expected USD an hour, such as 2.2 or 2.2USD/hour"),
-    ({"devices": 8, "prices": "a100=3"}, "--price a100=3: a100 is none of the systems that are compared; these are dgx-h100, dgx-b200"),
-    ({"devices": 8, "prices": "dgx=3"}, "--price dgx=3: dgx stands for dgx-h100 and dgx-b200; these are dgx-h100, dgx-b200"),
+    ({}, "say how much of each system is compared: devices=64, or budget='500USD/hour' with prices"),
+    ({"devices": 8, "budget": 5}, "devices and budget both say how many devices there are; give one of them"),
+    ({"budget": 5}, "budget needs a price of each system; give one of dgx-h100: prices='dgx-h100=USD'"),
+    ({"budget": "5 W"}, "budget=5 W: expected USD an hour, such as 2.2 or 2.2USD/hour"),
+    ({"devices": 8, "prices": "a100=3"}, "prices='a100=3': a100 is none of the systems that are compared; these are dgx-h100, dgx-b200"),
+    ({"devices": 8, "prices": "dgx=3"}, "prices='dgx=3': dgx stands for dgx-h100 and dgx-b200; these are dgx-h100, dgx-b200"),
     # An A10's price is none of an A100, and that of a B200 none of a GB200.
     (
         {"on": "dgx-a100,gb200-nvl72", "devices": 8, "prices": "a10=0.5"},
-        "--price a10=0.5: a10 is none of the systems that are compared; did you mean 'dgx-a100'?; these are dgx-a100, gb200-nvl72",
+        "prices='a10=0.5': a10 is none of the systems that are compared; did you mean 'dgx-a100'?; these are dgx-a100, gb200-nvl72",
     ),
-    ({"on": "dgx-a100,gb200-nvl72", "devices": 8, "prices": "b200=4"}, "--price b200=4: b200 is none of the systems that are compared"),
+    ({"on": "dgx-a100,gb200-nvl72", "devices": 8, "prices": "b200=4"}, "prices='b200=4': b200 is none of the systems that are compared"),
     ({"devices": 8, "sequence": "long"}, "workload.sequence: expected a whole number, got 'long'"),
-    ({"devices": 8, "prices": "h100"}, "--price: expected SYSTEM=USD with commas between, such as h100=2.2,b200=4.5; got 'h100'"),
-    ({"devices": 8, "prices": "h100=-1"}, "--price h100=-1: expected more than 0 USD an hour"),
+    ({"devices": 8, "prices": "h100"}, "prices: expected SYSTEM=USD with commas between, such as h100=2.2,b200=4.5; got 'h100'"),
+    ({"devices": 8, "prices": "h100=-1"}, "prices='h100=-1': expected more than 0 USD an hour"),
     ({"devices": 8, "settings": "workload.foo=3"}, "workload.foo: unknown key 'foo'"),
 ]
 

@@ -42,6 +42,16 @@ def test_nothing_is_known_of_errors_where_a_quantity_lies_ten_times_outside(star
     assert told.reason.startswith(f"the value of system.{path} is so far outside the ")
 
 
+@pytest.mark.parametrize(
+    ("path", "nodes", "told"),
+    [("network.inter.bandwidth", 1, ""), ("network.inter.bandwidth", 2, "system.network.inter.bandwidth is so far outside")],
+)
+def test_a_link_that_carries_nothing_is_not_looked_at(path, nodes, told):
+    found = crossflow.predict(model="llama3-8b", on="dgx-h100", nodes=nodes, tp=8, batch=16, settings={f"system.{path}": "1 MB/s"}).trust
+    assert told in found.reason
+    assert (found.level == "unknown") is bool(told)
+
+
 def test_points_of_a_sweep_have_the_trust_of_their_own_prediction(start):
     values = ["10 MB/s", "50 GB/s", "90 TB/s"]
     swept = crossflow.sweep(start, {"system.network.inter.bandwidth": values})
@@ -53,5 +63,6 @@ def test_the_limit_is_a_factor_beyond_the_range(start):
     port = float(np.ravel(start.architecture.inter.latency)[0])
     path = "system.network.inter.latency"
     inside = np.array([port / FAR * 1.001, port, port * FAR * 0.999])
-    assert far_off(start, {path: inside}, 3)[1].tolist() == [0, 0, 0]
-    assert far_off(start, {path: np.array([port / FAR * 0.999, port * FAR * 1.001])}, 2)[1].tolist() == [1, 1]
+    assert far_off(start, {path: inside}, np.tile(start.nodes, (3, 1)))[1].tolist() == [0, 0, 0]
+    outside = np.array([port / FAR * 0.999, port * FAR * 1.001])
+    assert far_off(start, {path: outside}, np.tile(start.nodes, (2, 1)))[1].tolist() == [1, 1]

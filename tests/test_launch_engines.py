@@ -119,9 +119,24 @@ def test_steps_that_are_not_scheduled_ahead():
     for kind, flag in (
         ("vllm", "--no-async-scheduling"), ("sglang", "--disable-overlap-schedule"), ("tensorrt-llm", "disable_overlap_scheduler: true"),
     ):  # fmt: skip
-        made = {"system": "dgx-h100", "workload": workload, "strategy": "tp8", "software": {"like": kind, **off}}
+        software = {"like": kind, **off, "host": {"schedule": "1 ms"}}
+        made = {"system": "dgx-h100", "workload": workload, "strategy": "tp8", "software": software}
         assert flag in write(crossflow.from_dict(made), kind)
         assert flag not in write(crossflow.from_dict({**made, "software": kind}), kind)
+
+
+@pytest.mark.parametrize("kind", ["sglang", "tensorrt-llm"])
+def test_steps_that_are_prepared_in_an_unknown_time_are_no_gain(kind):
+    """The host's time between two steps is 0 in the files of both engines, as nobody measured it."""
+    made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
+    software = {"like": kind, "engine": {"asynchronous": False}}
+    with pytest.raises(
+        SpecError, match=r"software.engine.asynchronous: what the host of .* does between two steps was not measured"
+    ) as error:
+        crossflow.from_dict({**made, "software": software})
+    assert "give that time too, such as host: {schedule: 1 ms}" in str(error.value)
+    slower = crossflow.from_dict({**made, "software": {**software, "host": {"schedule": "1 ms"}}}).predict()
+    assert slower.step_time > crossflow.from_dict({**made, "software": kind}).predict().step_time
 
 
 def test_guesses_of_sglang():

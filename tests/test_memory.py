@@ -506,7 +506,7 @@ def test_a_model_too_large_for_its_devices_is_told(machine):
     assert plan_of(text).devices == int(devices) > 2
     assert memory(job, layout_of(plan_of(text)), machine()).fits[0]
     alone, _ = remedies(job, Plan(recompute="full", zero=3), 64, machine())
-    assert alone.startswith("no change frees memory: ")
+    assert alone.startswith("no change of the plan frees memory: ")
 
 
 @pytest.mark.slow

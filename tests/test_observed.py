@@ -103,6 +103,25 @@ def test_a_report_hides_names_with_spaces_and_bare_names(tmp_path, monkeypatch):
     assert "FILE.csv" in text
 
 
+def test_a_report_hides_names_in_settings_and_hosts_and_keeps_units():
+    error = KeyError("Zeppelin at node7: expected 'a quantity in B/s', got '3.35 TB/s'")
+    words = [
+        "study",
+        "--set",
+        "name=Zeppelin",
+        "system.memory.bandwidth=3.35 TB/s",
+        "-o",
+        "lakehurst",
+        "--dask",
+        "tcp://node7.acme.com:8786",
+    ]
+    text = "\n".join(crash._lines(error, words))
+    assert "crossflow study --set name=NAME system.memory.bandwidth=3.35 TB/s -o FILE --dask FILE\n" in text
+    for hidden in ("Zeppelin", "lakehurst", "acme", "8786"):
+        assert hidden not in text
+    assert "expected 'a quantity in B/s', got '3.35 TB/s'" in text
+
+
 def test_a_report_that_nobody_can_write_hides_nothing(monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")

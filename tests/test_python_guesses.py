@@ -133,11 +133,11 @@ WORKS = [
     # the third round of guesses: names of frameworks, degrees that leave devices over, short names in sweeps and plots
     ("crossflow.predict(small, global_batch_size=128, seq_len=2048).scenario.batch", "it == 128"),
     ("crossflow.predict('llama3-8b', 'dgx-h100', num_nodes=2, precision='fp8', tensor_parallel_size=8).strategy", "it == 'tp8-dp2'"),
-    ("crossflow.predict(path, tp=8, pp=2).strategy", "it == 'tp8-dp8-pp2'"),
+    ("crossflow.predict(path, tp=8, pp=2).strategy", "it == 'tp8-dp8-pp2-v5-z1-sp'"),
     ("crossflow.predict(path, system='dgx-h100').devices", "it == 128"),
     ("crossflow.sweep(small, system=['dgx-h100', 'dgx-h200']).points", "it == {'system.template': ('dgx-h100', 'dgx-h200')}"),
     ("crossflow.compare('llama3-8b', ['dgx-h100', 'dgx-a100'], num_gpus=8, global_batch_size=16).best.devices", "it == 8"),
-    ("crossflow.predict(path, tp=np.int32(8), pp=np.int64(2)).strategy", "it == 'tp8-dp8-pp2'"),
+    ("crossflow.predict(path, tp=np.int32(8), pp=np.int64(2)).strategy", "it == 'tp8-dp8-pp2-v5-z1-sp'"),
     ("crossflow.predict(path, micro_batch_size=2).strategy", "it == scenario.strategy_text.replace('-z1', '-mb2-z1')"),
     ("crossflow.sweep(small, {'batch': [64, 128], 'seq_len': [2048]}).points",
      "it == {'workload.global_batch': (64, 128), 'workload.sequence': (2048, 2048)}"),

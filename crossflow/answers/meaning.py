@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from crossflow.answers.scenario_file import ScenarioFile
+from crossflow.answers.scenario_file import OF_FAILURES, ScenarioFile
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, with_article
 from crossflow.base.files import Document
@@ -170,7 +170,15 @@ def _has_tokens(workload: Workload) -> bool:
 
 def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
     """What stands against interruptions of a run, or against how it saves its state."""
-    if top.run is None or top.run.failures is None:
+    if top.run is None:
+        return
+    if top.run.failures is None:
+        beside = [name for name in OF_FAILURES if getattr(top.run, name) is not None]
+        give = "give it, or " if top.job is None else "which are not known of an iteration of a job; "
+        yield from (
+            document.problem(("run",), f"{name} needs failures, such as failures: llama3-h100; {give}leave {name} out")
+            for name in beside[:1]
+        )
         return
     task = workload.task if isinstance(workload, TransformerSpec) else ""
     if task != "training":

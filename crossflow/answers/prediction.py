@@ -50,6 +50,32 @@ REPLAYED_NOTE = "times, rates and energy come from a replay of {n:,} requests; a
 UNITS = ("_s", "_j", "_w", "_bytes")  # ends of names of columns that may be left out
 
 
+WIDE, NARROW = ("bf16", "fp16"), ("fp8", "int8", "int4")  # types of weights, the widest first
+
+
+def fewer_bits(scenario: Scenario) -> tuple[Remedy, ...]:
+    """Weights of fewer bits with which a service fits that keeps them in 16: the widest such type."""
+    spec = scenario.workload
+    if not isinstance(spec, TransformerSpec) or spec.task == "training" or spec.weight_dtype is not None or spec.dtype not in WIDE:
+        return ()
+    for kind in NARROW:
+        try:
+            made = variant(scenario, {"workload.weight_dtype": kind})
+        except CrossflowError:
+            continue
+        score = evaluate(made)
+        if score.fits[0]:
+            saved = float(evaluate(scenario).memory_needed[0] - score.memory_needed[0])
+            told = f"workload.weight_dtype: {kind} frees {saved / 2**30:.1f} GiB and fits"
+            return (
+                Remedy(
+                    f"{told} with {(score.memory_capacity[0] - score.memory_needed[0]) / 2**30:.1f} GiB to spare",
+                    {"workload.weight_dtype": kind},
+                ),
+            )
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction(PlainData, Tabular):
     """What is predicted of one scenario.
@@ -385,7 +411,8 @@ class Prediction(PlainData, Tabular):
             return ()
         written = scenario.document.data.get("strategy")
         others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's
-        return remedies(scenario.job().own, scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
+        own = remedies(scenario.job().own, scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
+        return (*own[:1], *fewer_bits(scenario), *own[1:])
 
     def _of_job(self) -> tuple[str, ...]:
         """What is assumed of a job; settings without effect are not looked for."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
 OF_VENDORS = {"google": {"training": "t5x"}}  # by the maker of devices that these do not run on
 DLRM_STACK = "torchrec"
-TRAINS_NOT = "{name} serves models, and workload.task is training; leave software out, or name one that trains, such as {other}"
+TRAINS_NOT = "{name} serves models, and workload.task is training; give task: decode or serving, or software that trains, such as {other}"
 
 
 def presets() -> Mapping[str, Path]:
@@ -187,7 +187,7 @@ def _described(name: str, document: Document, base: Path | None) -> Document:
     except CrossflowError:
         names = [*MODELS, *known]
         there = f"models: {', '.join(MODELS)}; presets: {among(known, '`crossflow list models`')}"
-        message = f"unknown model '{name}'{did_you_mean(name, names)}; {there}"
+        message = f"unknown model '{name}'{did_you_mean(name, names)}; {there} (or give the path of its config.json, as makers publish it)"
         raise document.error(("model",), message) from None
     return files.read_yaml(path)
 

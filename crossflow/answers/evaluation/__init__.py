@@ -309,7 +309,8 @@ def _batch(
         prompted = own_members(first, batch.n) if members.own else members.reading
         reading = _batch(first, choices, quantities, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, batch.n)
-    band, levels = bands(scenario, score.devices, members, changed, far_off(scenario, quantities, batch.n))
+    far = far_off(scenario, quantities, np.array(members.nodes)[members.which])
+    band, levels = bands(scenario, score.devices, members, changed, far)
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:
         return score

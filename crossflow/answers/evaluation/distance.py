@@ -10,7 +10,7 @@ import numpy as np
 
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
@@ -32,12 +32,16 @@ class Distance(NamedTuple):
     bare: bool = False
 
 
-def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n: int = 1) -> tuple[tuple[Distance, ...], Index]:
+def far_off(
+    scenario: Scenario, quantities: Mapping[str, Array] | None = None, meshes: Index | None = None
+) -> tuple[tuple[Distance, ...], Index]:
     """Reasons why points are far from what was measured, the first of them none; and which of them each point has, shape (n,).
 
     quantities : values of the points by path; of other paths the scenario's own hold.
+    meshes : devices of a node, and nodes, of each point, shape (n, 2); those of the scenario, as the only point, where absent.
     """
-    reasons, which = [Distance()], np.zeros(n, dtype=int)
+    meshes = np.array([scenario.nodes]) if meshes is None else meshes
+    n, reasons, which = len(meshes), [Distance()], np.zeros(len(meshes), dtype=int)
     if not isinstance(scenario.system, DatasheetSystem):
         return tuple(reasons), which
     varied = {path.removeprefix("system."): values for path, values in (quantities or {}).items() if path.startswith("system.")}
@@ -54,12 +58,18 @@ def far_off(scenario: Scenario, quantities: Mapping[str, Array] | None = None, n
         least, greatest = span
         held = np.broadcast_to(np.asarray(values, dtype=float).ravel(), (n,))
         for bare, beyond in ((True, FARTHER), (False, FAR)):
-            outside = (held < least / beyond) | (held > greatest * beyond)
+            outside = _takes_part(path, meshes) & ((held < least / beyond) | (held > greatest * beyond))
             fresh = outside & ~np.array([one.bare for one in reasons])[which] & (bare | (which == 0))
             if fresh.any():
                 which = np.where(fresh, len(reasons), which)
                 reasons.append(Distance(_sentence(path, least, greatest, bare=bare), bare))
     return tuple(reasons), which
+
+
+def _takes_part(path: str, meshes: Index) -> Mask:
+    """Whether a link carries anything: none does in a node of one device, or between nodes where there is one, shape (n,)."""
+    level = {"network.intra": 0, "network.inter": 1}.get(path.rpartition(".")[0])
+    return np.ones(len(meshes), dtype=bool) if level is None else np.asarray(meshes[:, level] > 1)
 
 
 def _span(scenario: Scenario, path: str) -> tuple[float, float] | None:

@@ -72,6 +72,11 @@ def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, st
             yield "autoscale.least", f"{scaled.least} replicas always run, but {plan} has {plan.dp}; lower it, or raise dp"
         if scaled.down > scaled.up:
             yield "autoscale.down", f"{scaled.down:g} is more than up ({scaled.up:g}): replicas would start and stop at once; lower it"
+    if serving.router == "slices" and trace.arrival[-1] > trace.arrival[0]:
+        yield (
+            "router",
+            "slices cuts a batch that is there at once, and these requests arrive; use least_loaded, or requests without arrivals",
+        )
     yield from _unknown_classes(scenario.workload, trace)
 
 

@@ -70,6 +70,7 @@ UNMEASURED: Mapping[str, str] = {
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 OF_ADAPTERS = "no service with low-rank adapters was measured"
+OF_FARTHER = "errors of measured runs say nothing of points so far away"
 OF_CHANGED = "the device is changed"
 OF_FAR = "no plan that keeps tensors on a second memory was measured"
 ON_CHIP = "chip without main memory"  # a kind of its own: what lies between its kernels decides, which nobody publishes
@@ -221,12 +222,16 @@ def _device(named: str, base: Path | None) -> str:
     return device_of({"template": data.get("device", data.get("template"))}, path.parent)
 
 
-def trust(scenario: Scenario, *, changed: bool = False) -> Trust:
-    """How far the step time of a scenario, or of a point of it whose device is `changed`, can be trusted, and what follows from it."""
+def trust(scenario: Scenario, *, changed: bool = False, farther: bool = False) -> Trust:
+    """How far the step time of a scenario, or of a point of it whose device is `changed`, can be trusted, and what follows from it.
+
+    farther : whether it speaks for points that lie farther from what was measured than itself, of which nothing is known.
+    """
     reasons, which = far_off(scenario)
     far = reasons[which[0]]
     found = problem(scenario, scenario.nodes[0], far.sentence, changed=changed)
-    return trust_of(likeness(scenario, changed=changed), found, bare=far.bare)
+    own = trust_of(likeness(scenario, changed=changed), found, bare=far.bare)
+    return Trust(level="unknown", band=None, reason=OF_FARTHER) if farther and own.level != "unknown" else own
 
 
 def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -> str:

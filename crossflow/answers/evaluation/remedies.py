@@ -99,7 +99,11 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
         if len(spare) and saved.max() > 0:
             most, lacking = int(found.lacking[1:].argmin()), _gib(found.lacking[1:].min())
             lacks = f"no two changes are enough: {changes[most].text} frees {_gib(saved[most])}{of}, but {lacking} are lacking"
-    return (Remedy(lacks or f"no change frees memory: {_gib(found.lacking[0])} are lacking"), *beside, *_on_more(job, plan, batch, machine))
+    return (
+        Remedy(lacks or f"no change of the plan frees memory: {_gib(found.lacking[0])} are lacking"),
+        *beside,
+        *_on_more(job, plan, batch, machine),
+    )
 
 
 def _what_lacks(found: Memory) -> tuple[Array, Array, str]:
@@ -127,6 +131,8 @@ def _on_more(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Remedy
     if larger is None:
         return ()
     plan, spare = larger
+    if machine.node == 1 and machine.architecture.inter is None:  # a device by itself
+        return (Remedy(f"on {plan.devices} devices of a system that connects them {plan} fits{_spare(spare)}"),)
     return (Remedy(f"on {plan.devices} devices {plan} fits{_spare(spare)}", {"system.devices": plan.devices, **_written(plan, job)}),)
 
 

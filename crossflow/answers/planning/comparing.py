@@ -12,7 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
-from crossflow.answers.planning.keywords import paths, plain_names, with_other_names
+from crossflow.answers.planning.keywords import named_so, paths, plain_names, with_other_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.question import COMMAND, Question
@@ -240,6 +240,7 @@ def _larger(name: str) -> bool:
     return not name.startswith("usd_") and (larger_is_better(name) or "_per_s" in name)
 
 
+@named_so
 @with_other_names
 def compare(
     model: str,
@@ -282,6 +283,22 @@ def compare(
     >>> [row.system for row in found], found.ordered_by
     (['dgx-h100', 'dgx-a100'], 'usd_per_million_tokens')
     """
+    return compared(model, on, devices=devices, budget=budget, prices=prices, task=task, batch=batch, settings=settings, **named)
+
+
+def compared(
+    model: str,
+    on: str | Sequence[str],
+    *,
+    devices: int | None,
+    budget: float | str | None,
+    prices: Mapping[str, float | str] | str | None,
+    task: str,
+    batch: int | None,
+    settings: Overrides,
+    **named: Any,
+) -> ComparedSystems:
+    """What `compare` gives, with errors that name options of the command line."""
     devices, batch, named = _once(devices, batch, plain_names("compare", named))
     systems = _systems(model, on)
     known = prices_of(prices, systems)

@@ -7,16 +7,16 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from crossflow.answers.planning.question import INSTEAD, system_of
 from crossflow.answers.scenario_file import ScenarioFile
 from crossflow.base.arrays import plain
-from crossflow.base.errors import CrossflowError, SpecError, did_you_mean
+from crossflow.base.errors import CrossflowError, SpecError, StrategyError, did_you_mean
 from crossflow.base.results import public
-from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS
+from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS, parse_any
 from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.spec import MODELS
 
@@ -66,9 +66,13 @@ TOLD: Mapping[str, str] = {
     **dict.fromkeys(("rate", "qps", "request_rate", "arrival_rate", "arrivals"), _RATE),
 }
 SHORT: Mapping[str, str] = {"price": "system.operation.price"}  # further keywords, and the paths that they stand for
-_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
-_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*_FILE, *INSTEAD)))
-OF_STRATEGY = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in _WORKLOAD)
+OF_FILE = tuple(name for name in ScenarioFile.model_fields if name not in INSTEAD)  # sections and fields of a scenario by their own names
+OF_WORKLOAD = tuple(dict.fromkeys(name for spec in MODELS.values() for name in spec.model_fields if name not in (*OF_FILE, *INSTEAD)))
+OF_STRATEGY = tuple(key for key in (*DEGREES, *PLAN_KEYS) if key not in OF_WORKLOAD)
+_ARGUMENT = re.compile(
+    r"--(model|on|nodes|devices|batch|task|strategy|budget|price|prices)\b"
+    r"(?: ((?=[\w.,/=-]*[\d-])[\w.,/=-]*\w|prefill|decode|serving|training|forward))?(?=(\)|$)?)"
+)
 _AXES = ("tp", "cp", "pp")  # degrees that take devices, beside dp; ep lies in them
 
 
@@ -127,11 +131,21 @@ def without_options(sentence: str) -> str:
 
     >>> without_options("--set software=x: no such stack (with --set software=x); see crossflow show --on x")
     'software=x: no such stack (with software=x); see crossflow show --on x'
+    >>> without_options("name two systems, such as --on dgx-h100,dgx-b200; --nodes and --devices both say it")
+    "name two systems, such as on='dgx-h100,dgx-b200'; nodes and devices both say it"
     """
     return "".join(
-        part if part.startswith("crossflow ") else re.sub(r"--set (?=\S)|--(?=(?:model|on|nodes|devices|batch|task|strategy)\b)", "", part)
+        part if part.startswith("crossflow ") else _ARGUMENT.sub(_argument, re.sub(r"--set (?=\S)", "", part))
         for part in re.split(r"(crossflow [a-z]+[^;)]*)", sentence)
     )
+
+
+def _argument(found: re.Match[str]) -> str:
+    """An option of the command line as an argument: with its value, alone at the end of a sentence, or as a word of it."""
+    name, value, more = {"price": "prices"}.get(found[1], found[1]), found[2], found[3]
+    if value is None:
+        return f"{name}=" if more else name
+    return f"{name}={value if value.isdecimal() else repr(value)}"
 
 
 def _own(function: str) -> list[str]:
@@ -167,9 +181,9 @@ def _path(function: str, key: str) -> str:
     """The path that a keyword means."""
     if key in INSTEAD:
         return INSTEAD[key]
-    if key in _FILE:
+    if key in OF_FILE:
         return key
-    if key in _WORKLOAD:
+    if key in OF_WORKLOAD:
         return f"workload.{key}"
     if key in SHORT:
         return SHORT[key]
@@ -178,36 +192,10 @@ def _path(function: str, key: str) -> str:
     if key in TOLD:
         raise TypeError(f"{function}() takes no '{key}': {TOLD[key]}")
     own = _own(function)
-    known = (*INSTEAD, *SHORT, *_FILE, *_WORKLOAD, *OF_STRATEGY, *own)
+    known = (*INSTEAD, *SHORT, *OF_FILE, *OF_WORKLOAD, *OF_STRATEGY, *own)
     called = CALLED.get(key, "")
     meant = f"; did you mean '{called}'?" if called and (called not in ("top", "objective") or called in own) else did_you_mean(key, known)
     raise TypeError(f"{function}() takes no '{key}'{meant} (any path is a keyword too: system__nodes=8)")
-
-
-def instead_of(word: str, value: str, options: Collection[str]) -> str:
-    """What stands on a command line in the place of an option of another tool, among a command's own options; empty for unknown words.
-
-    >>> instead_of("seq_len", "8192", ["--on", "--set"]), instead_of("gpus", "16", ["--devices", "--set"])
-    ('--set workload.sequence=8192', '--devices 16')
-    >>> instead_of("tp", "8", ["--strategy", "--set"]), instead_of("modle", "", ["--model", "--set"])
-    ('--strategy tp8', '')
-    """
-    name = "on" if word == "system" else SAME.get(word, CALLED.get(word, word))
-    if name != word and name != "output" and f"--{name}" in options:  # --output names a file
-        return f"--{name} {value}".strip()
-    if name in OF_STRATEGY:
-        return f"--strategy {name}{value}" if name in DEGREES and "--strategy" in options else f"--set strategy.{name}={value or 'VALUE'}"
-    if word in ("lora", "lora_rank", "lora_r"):
-        return f"--set workload.adapters.rank={value or 16}"
-    if word in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4"):
-        return f"--set workload.dtype={word}"
-    if word in ("rate", "qps", "request_rate"):
-        return f"--set 'requests.arrivals={{law: poisson, rate: {value or 5} 1/s}}'"
-    if name == "price":
-        return f"--set 'system.operation.price={value or 2} USD/hour'"
-    if name in INSTEAD or (name in _WORKLOAD and name != "top") or name in _FILE:  # a recommendation model has a `top`
-        return f"--set {INSTEAD.get(name) or (name if name in _FILE else f'workload.{name}')}={value or 'VALUE'}"
-    return ""
 
 
 def short_paths(function: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +205,7 @@ def short_paths(function: str, values: Mapping[str, Any]) -> dict[str, Any]:
     {'system.nodes': [1, 2], 'workload.sequence': [4096], 'hardware': {'a': {'system.nodes': 1}}}
     """
     short = {key: SAME.get(key, key) for key, value in values.items() if not isinstance(value, Mapping) and "." not in key}
-    known = (*INSTEAD, *SHORT, *_WORKLOAD)
+    known = (*INSTEAD, *SHORT, *OF_WORKLOAD)
     found: dict[str, Any] = {}
     for key, value in values.items():
         path = _path(function, short[key]) if short.get(key) in known else key
@@ -228,21 +216,37 @@ def short_paths(function: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settled(function: str, degrees: Mapping[str, Any], section: Any, strategy: Any) -> dict[str, Any]:
-    """Settings that give a scenario a strategy by degrees, on a system `section`; options alone change its own `strategy`.
+    """Settings that change the `strategy` of a scenario on a system `section`: degrees and options that are not named stay.
 
     Data parallelism is over the devices that are left, where nothing says `dp`, as frameworks have it.
 
     >>> settled("predict", {"tp": 8}, {"template": "dgx-h100", "nodes": 4}, None)
     {'strategy': {'tp': 8, 'dp': 4}}
+    >>> settled("predict", {"tp": 8}, {"template": "dgx-h100", "nodes": 4}, "tp4-dp8-z1-sp")
+    {'strategy': 'tp8-dp4-z1-sp'}
     >>> settled("predict", {"micro_batch": 2}, "dgx-h100", "tp8")
     {'strategy.micro_batch': 2}
     """
     if set(degrees) & set(DEGREES):
-        return {"strategy": with_rest(degrees, section)}
+        own = own_degrees(strategy)
+        if not own or set(degrees) & set(PAPER_KEYS):
+            return {"strategy": with_rest(degrees, section)}
+        return {"strategy": _text_of(with_rest({**{key: value for key, value in own.items() if key != "dp"}, **degrees}, section))}
     if strategy in (None, "auto"):
         key, value = next(iter(degrees.items()))
         raise CrossflowError(f"{function}: {key}={value!r} is part of a strategy, and none is given; give its degrees too, such as tp=8")
     return {f"strategy.{key}": value for key, value in degrees.items()}
+
+
+def own_degrees(strategy: Any) -> dict[str, Any]:
+    """Degrees and options of a strategy by their names; empty where it has none, as one by layer types, or is wrong."""
+    if not strategy or strategy == "auto":
+        return {}
+    try:
+        mesh = parse_any(strategy)
+    except StrategyError:
+        return {}
+    return {} if mesh.own else {**{axis.name: axis.size for axis in mesh.axes}, **dict(mesh.options)}
 
 
 def with_rest(degrees: Mapping[str, Any], section: Any) -> dict[str, Any]:

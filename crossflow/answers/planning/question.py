@@ -74,9 +74,9 @@ class Question:
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
         said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
-        _check_network(named, said["system"], said["workload"].get("task", "training"))
+        _check_network(named, said["system"])
         assumed = list(_assumed(said["system"], said["workload"], path))
-        if self.requests is not None:  # which say all other numbers
+        if "requests" in said:  # which say all other numbers
             assumed = [one for one in assumed if one[0] == "nodes"]
         values = {key: value for key, value, _ in assumed if value is not None}
         return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
@@ -95,13 +95,14 @@ def _title(model: str) -> str:
     return name
 
 
-def _check_network(named: str, section: Any, task: str) -> None:
-    """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
+def _check_network(named: str, section: Any) -> None:
+    """Several devices work together only where something connects them, which nothing does in the file of a device by itself."""
     system = system_of(section)
-    if task != "training" or not isinstance(system, DatasheetSystem) or system.device_count == 1:
+    if not isinstance(system, DatasheetSystem) or system.device_count == 1:
         return
     if system.devices_per_node == 1 and system.network.inter.bandwidth is None:
         of = [name for name, path in files.catalogue("templates", "systems").items() if files.read_yaml(path).data.get("device") == named]
+        of.sort(key=lambda name: not name.startswith("dgx"))
         known = f" such as {', '.join(of[:4])}" if of else ""
         raise CrossflowError(
             f"{named} is a device, and nothing connects {system.device_count:,} of them; name a system of it{known}, "

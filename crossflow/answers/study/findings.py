@@ -324,8 +324,7 @@ def _trusted(study: Study, view: View) -> str:
     if not found:
         return ""
     if set(found) == {"unknown"}:
-        own = trust(study.scenario)  # which may lie nearer than all of the points
-        return f"trust: {own.text if own.level == 'unknown' else 'unknown: errors of measured runs say nothing of points so far away'}"
+        return f"trust: {trust(study.scenario, farther=True).text}"
     counts = {level: found[level] for level in reversed(LEVELS) if level in found}
     told = (
         next(iter(counts))
@@ -337,7 +336,13 @@ def _trusted(study: Study, view: View) -> str:
         blind = likeness(study.scenario).seen in (GENERATED, CHANGED)
         runs = "figures of chips that were predicted blind" if blind else "9 of 10 similar measured runs"
         told += f"; {runs} were within {low if low == high else f'{low} to {high}'} %"
-    return f"trust: {told}{_ties(study, view, found)}"
+    return f"trust: {told}{'' if _goal(study) else _ties(study, view, found)}"
+
+
+def _goal(study: Study) -> str:
+    """The figure that a study is about where it names columns and no time among them: the first, if more of it is better; else ""."""
+    names = study.spec.columns
+    return names[0] if names and not set(names) & set(RANKED) and larger_is_better(names[0]) else ""
 
 
 class Fastest(NamedTuple):
@@ -516,10 +521,24 @@ def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) 
         return _search_summary(results)
     best = fastest(view.columns)
     text = f"{best.rows:,} points, {best.feasible:,} feasible"
+    if goal := _goal(study):
+        return f"{text}{_highest(study, view, goal)}"
     if best.place < 0:
         return text
     where = "".join(_at(view.columns, study.values, [best.place]))
     return f"{text}; fastest{'' if best.fits else ' (none fits)'}: {show(best.time, 's')}{f' at {where}' if where else ''}"
+
+
+def _highest(study: Study, view: View, goal: str) -> str:
+    """The point with the most of a figure, of those that fit; nothing where none of them has it."""
+    values = [np.where(np.asarray(block["feasible"], dtype=bool), tables.numbers(block[goal]), -np.inf)
+              for block in tables.in_blocks(view.columns, ("feasible", goal))]  # fmt: skip
+    all_values = np.concatenate(values) if values else np.empty(0)
+    if not np.isfinite(all_values).any():
+        return ""
+    place = int(np.nanargmax(np.where(np.isfinite(all_values), all_values, -np.inf)))
+    where = "".join(_at(view.columns, study.values, [place]))
+    return f"; highest {study.spec.headers.get(goal, goal)}: {_cell(goal, float(all_values[place]))}{f' at {where}' if where else ''}"
 
 
 def _search_summary(results: Sequence[searches.SearchResult]) -> str:

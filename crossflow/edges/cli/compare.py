@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.answers.planning.comparing import ComparedSystem, ComparedSystems, compare
+from crossflow.answers.planning.comparing import ComparedSystem, ComparedSystems, compared
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.page.suffix.lower() not in PAGES:
             raise CrossflowError(f"--page writes a page: give it a name that ends in .html, not {arguments.page}")
         files.check_new(arguments.page, replace=arguments.force)
-    found = compare(
+    found = compared(
         arguments.model,
         ",".join(arguments.on),
         devices=arguments.devices,

@@ -20,6 +20,14 @@ LIBRARIES = ("numpy", "pydantic", "scipy", "matplotlib", "pandas", "optuna", "to
 PATH = re.compile(r"""(?<=['"])[^'"\n]*[/\\][^'"\n]*(?=['"])|[\w@%+=:,.~-]*(?:[/\\][\w@%+=:,.~-]+)+""")  # quoted, or without spaces
 ENDINGS = r"\.(ya?ml|jsonl?|csv|gz|sh|npz|parquet|png|svg|html|toml)"
 FILE = re.compile(rf"[/\\]|({ENDINGS}|\.py)$")  # by its look
+UNIT = re.compile(  # such as 3.35 TB/s
+    r"(?:[\d.]+(?:e[+-]?\d+)? ?)?\b[A-Za-z%]{1,9}/"
+    r"(?:s|h|hour|day|year|min|bit|B|mm2?|cm2?|m2?|K|W|J|kWh|flop|device|token|sample)\b(?![/\\.\w])"
+)
+NAMING = {"name", "title", "notes"}  # keys whose values are words of people
+# Options whose value names a file, a folder, a machine or people, whatever it looks like.
+PRIVATE = {"-o", "--output", "--out", "--data", "--page", "--plot", "--from", "--requests", "--profile", "--record", "--replay", "--name",
+    "--host", "--dask", "--events", "--write-overheads", "--overheads", "--uneven", "--compare", "--against", "--write"}  # fmt: skip
 NAME = re.compile(rf"[\w@%+=,~-][\w@%+=,.~-]*{ENDINGS}\b")
 
 
@@ -42,10 +50,37 @@ def _lines(error: BaseException, words: Sequence[str]) -> Iterator[str]:
 
     yield f"crossflow {__version__}, Python {sys.version.partition(' ')[0]} on {SYSTEM}"
     yield ", ".join(f"{name} {version}" for name in LIBRARIES if (version := _version(name)))
-    yield f"command: crossflow {' '.join([*words[:1], *map(masked, words[1:])])}"
+    yield f"command: crossflow {' '.join(_command(words))}"
     yield ""
-    own = sorted((word for word in words if FILE.search(word)), key=len, reverse=True)
+    own = sorted(_own_words(words), key=len, reverse=True)
     yield from (_private(line.rstrip("\n"), own) for line in traceback.format_exception(error))
+
+
+def _command(words: Sequence[str]) -> Iterator[str]:
+    """The words of a command, those masked that may name files, machines or people."""
+    before = ""
+    for i, word in enumerate(words):
+        own = before in PRIVATE and not word.startswith("-")
+        option, equals, _ = word.partition("=")
+        yield word if i == 0 else _mark(word) if own else f"{option}={_mark(word)}" if equals and option in PRIVATE else masked(word)
+        before = word
+
+
+def _own_words(words: Sequence[str]) -> Iterator[str]:
+    """Parts of a command that are names of people's own: files by their look, values of options and of keys that are names."""
+    for before, word in zip(("", *words), words, strict=False):
+        key, _, value = word.partition("=")
+        named = len(word) > 2 and before in PRIVATE and not word.startswith("-")
+        if named or (FILE.search(word) and not UNIT.search(word)):
+            yield word
+        elif len(value) > 2 and (key.rpartition(".")[2] in NAMING or key in PRIVATE):
+            yield value
+
+
+def _mark(word: str) -> str:
+    """What stands for the name of a file, with its ending."""
+    found = re.search(rf"{ENDINGS}$|\.py$", word)
+    return f"FILE{found.group() if found else ''}"
 
 
 def _version(library: str) -> str:
@@ -60,27 +95,29 @@ def masked(word: str) -> str:
 
     >>> masked("predict"), masked("tp8-dp2"), masked("/home/ada/secret/chip.yaml"), masked("workload=../ours/model.json")
     ('predict', 'tp8-dp2', 'FILE.yaml', 'workload=FILE.json')
+    >>> masked("system.memory.bandwidth=3.35 TB/s"), masked("system.name=Ada's chip")
+    ('system.memory.bandwidth=3.35 TB/s', 'system.name=NAME')
     """
     key, equals, value = word.partition("=")
     if equals and not re.search(r"[/\\]", key):
-        return f"{key}={masked(value)}"
-    if _names_file(word):
-        return f"FILE{''.join(Path(word.replace(chr(92), '/')).suffixes[-1:])}"
-    return word
+        return f"{key}={'NAME' if key.rpartition('.')[2] in NAMING else masked(value)}"
+    return _mark(word) if _names_file(word) else word
 
 
 def _names_file(word: str) -> bool:
     """Whether a word of a command names a file or a folder, by its look or because there is one."""
-    return bool(FILE.search(word)) or (len(word) > 1 and not word.startswith("-") and os.path.lexists(word))
+    return bool(FILE.search(word) and not UNIT.fullmatch(word)) or (len(word) > 1 and not word.startswith("-") and os.path.lexists(word))
 
 
 def _private(text: str, own: Sequence[str]) -> str:
     """A text without private folders and names: files of packages by their place in these, all others by their ending.
 
-    own : words of the command that look like files, the longest first.
+    own : parts of the command that are names, the longest first.
     """
 
     def shown(found: re.Match[str]) -> str:
+        if not re.search(r"[/\\]", UNIT.sub("", found.group())):
+            return found.group()
         path = found.group().replace("\\", "/")
         for root, mark in (("/site-packages/", "site-packages/"), ("/crossflow/crossflow/", "crossflow/"), (_own(), "crossflow/")):
             if root in path:
@@ -89,7 +126,7 @@ def _private(text: str, own: Sequence[str]) -> str:
         return f"python/{inside.group(1)}" if inside else f"FILE{Path(path).suffix}"
 
     for word in own:
-        text = text.replace(word, f"FILE{Path(word).suffix}")
+        text = text.replace(word, _mark(word)) if FILE.search(word) else re.sub(rf"\b{re.escape(word)}\b", "NAME", text)
     text = PATH.sub(shown, text)
     text = NAME.sub(lambda found: found.group() if found.group().startswith("FILE.") else f"FILE.{found.group(1)}", text)
     for name, mark in ((_user(), "USER"), (socket.gethostname(), "HOST")):

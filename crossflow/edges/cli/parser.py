@@ -38,23 +38,14 @@ class Parser(argparse.ArgumentParser):
             message = f"unknown command '{found[1]}'{meant}"
         self.exit(2, f"{self.prog}: {visible(message)} (see {self.prog} --help)\n")
 
-    def refuse(self, command: str, words: Sequence[str], given: Sequence[str]) -> NoReturn:
-        """Complain of those words `given` that a command does not take, with the option that the first of them may stand for."""
+    def refuse(self, found: argparse.Namespace, words: Sequence[str], argv: Sequence[str]) -> NoReturn:
+        """Complain of those words of a command line that a command does not take, with what to write in their place."""
+        from crossflow.edges.cli.cures import cure  # reads models and systems: only where something is wrong
+
         known: Mapping[str, Parser] = next(action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
-        options = [name for name in known[command]._option_string_actions if name.startswith("--")]
-        option, _, value = words[0].partition("=")
-        after = given[given.index(words[0]) + 1 :] if words[0] in given else []  # which may have been taken for a file
-        following = value or "".join(word for word in after[:1] if not word.startswith("-"))
-        meant = _elsewhere(option, following, options) if option.startswith("--") else ""
-        known[command].error(f"unrecognized arguments: {' '.join(words)}{meant}")
-
-
-def _elsewhere(option: str, value: str, options: Sequence[str]) -> str:
-    """What does what an option of another tool does: a keyword of the Python interface says which setting it is."""
-    from crossflow.answers.planning.keywords import instead_of  # reads models and systems: only where something is wrong
-
-    told = instead_of(option.removeprefix("--").replace("-", "_"), value, options) if "--set" in options else ""
-    return f"; write {told}" if told else did_you_mean(option, [name for name in options if name != "--set" or len(option) > len("--set")])
+        options = [name for name in known[found.command]._option_string_actions if name.startswith("--")]
+        meant = cure(words, argv, found, options, self.parse_known_args)
+        known[found.command].error(f"unrecognized arguments: {' '.join(words)}{meant}")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -66,7 +57,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = build()
     found, left = parser.parse_known_args(spread(argv))
     if left:
-        parser.refuse(found.command, left, argv)
+        parser.refuse(found, left, argv)
     return found
 
 

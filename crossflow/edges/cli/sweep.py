@@ -253,7 +253,8 @@ def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: s
     if reach is None:
         return []
     table = score.table()
-    times = np.where(score.feasible, np.asarray(table[score.ranked], dtype=float), np.inf)
+    column = "e2el_s" if "e2el_s" in table and sort is None else score.ranked
+    times = np.where(score.feasible, np.asarray(table[column], dtype=float), np.inf)
     best = int(times.argmin())
     return [int(i) for i in np.flatnonzero(times <= times[best] * (1.0 + reach)) if i != best] if np.isfinite(times[best]) else []
 

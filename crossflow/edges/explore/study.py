@@ -112,7 +112,7 @@ class StudyPage:
             return ""
         own, column = trust(self.source.scenario), found.columns.get("trust")
         levels = set() if column is None or column.levels is None else {str(column.levels[int(code)]) for code in np.unique(column.values)}
-        return "unknown" if levels == {"unknown"} and own.level != "unknown" else own.text
+        return trust(self.source.scenario, farther=True).text if levels == {"unknown"} else own.text
 
     def found(self, record: Mapping[str, Any]) -> PointRows:
         """All rows, read again only where the file has changed."""

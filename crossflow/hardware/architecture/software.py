@@ -431,7 +431,20 @@ def load_stack(named: str | Document, base: Path | None = None) -> tuple[Softwar
             path = files.find("templates", str(document.data["like"]), base, "software")
         _check_kind(below := files.read_yaml(path))
         document = files.merge(below, document.without("like"))
+        _check_prepared(stack := _validated(document), below, document)
+        return stack, document
     return _validated(document), document
+
+
+def _check_prepared(stack: SoftwareStack, below: Document, document: Document) -> None:
+    """SpecError for steps that are prepared one after the other in a time that nobody knows, which would look like a gain."""
+    asked = files.held(below.data, ("engine", "asynchronous")) is True and not stack.engine.asynchronous
+    if asked and not (stack.host.schedule.any() or stack.host.request.any()):
+        raise document.error(
+            ("engine", "asynchronous"),
+            f"what the host of {stack.name} does between two steps was not measured, so that steps without it beside them would look "
+            "faster; give that time too, such as host: {schedule: 1 ms} (software.host.schedule), or leave asynchronous out",
+        )
 
 
 @functools.lru_cache(maxsize=64)

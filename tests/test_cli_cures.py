@@ -1,0 +1,57 @@
+"""What the command line says to type in the place of words that it does not take: it is typed here, and must answer."""
+
+import re
+import shlex
+
+import pytest
+
+import crossflow
+from crossflow.__main__ import main
+
+LLAMA = str(crossflow.example("llama"))
+MIXTURE = "--model mixtral-8x7b --on dgx-h100 --nodes 2"
+SMALL = "--model llama3-8b --on dgx-h100"
+WRONG = [
+    ("predict", MIXTURE, "--ep 8"), ("predict", MIXTURE, "--tp 8 --ep 4"), ("plan", MIXTURE, "--zero-stage 3"),
+    ("predict", MIXTURE, "--sequence-parallel"), ("predict", MIXTURE, "--tensor-parallel-size 8"), ("predict", MIXTURE, "--tp=2"),
+    ("predict", MIXTURE, "--pipeline-model-parallel-size 2"), ("predict", MIXTURE, "--cp 2 --micro-batch-size 2"),
+    ("predict", MIXTURE, "--recompute-granularity full"), ("predict", MIXTURE, "--use-distributed-optimizer"),
+    ("predict", MIXTURE, "--fsdp"), ("predict", MIXTURE, "--kv-cache-dtype fp8"), ("predict", MIXTURE, "--quantization fp8"),
+    ("predict", MIXTURE, "--gpus 32"), ("predict", MIXTURE, "--max-num-seqs 256"), ("predict", MIXTURE, "--qps 5"),
+    ("predict", f"{MIXTURE} --strategy tp8-dp2", "--zero-stage 1"), ("predict", f"{MIXTURE} --strategy tp4-dp4", "--pp 2"),
+    ("predict", "--model qwen3-30b-a3b --on dgx-h100", "--enable-expert-parallel --tp 4"),
+    ("predict", SMALL, "--input-len 500 --output-len 20 --concurrency 8"),
+    ("predict", SMALL, "--seq-length 4096 --global-batch-size 64 --tensor-model-parallel-size 4 --micro-batch-size 1"),
+    ("explain", SMALL, "--tp 4 --dtype fp8"), ("timeline", f"{SMALL} --nodes 2", "--pp 4"), ("serve", SMALL, "--rate 2"),
+    ("predict", LLAMA, "--tp 4"), ("predict", LLAMA, "--zero-stage 3"), ("predict", LLAMA, "--gpus 64"),
+    ("predict", LLAMA, "--gpus 64 --tp 4"),
+    ("predict", LLAMA, "--batch-size 512"), ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --devices 8", "--seq-len 4096"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "given", "wrong"), WRONG, ids=[f"{command} {wrong}" for command, _, wrong in WRONG])
+@pytest.mark.cases(8)
+def test_what_is_said_to_be_written_works_as_typed(command, given, wrong, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([command, *given.split(), *wrong.split()])
+    said = capsys.readouterr().err
+    found = re.search(r"; write (.*) \(see crossflow", said)
+    assert end.value.code == 2
+    assert found, said
+    assert main([command, *given.split(), *shlex.split(found[1]), "--quiet"]) == 0, (found[1], capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (f"predict {MIXTURE} --tp 3", "that is --strategy tp3, which does not work here: strategy tp3 needs 3 devices"),
+        (f"predict {MIXTURE} --enable-expert-parallel", "strategy ep16-dp16: 8 experts are not divisible by ep = 16"),
+        (f"predict {MIXTURE} --moe-grouped-gemm", "a flag of Megatron-LM and Megatron-Core, whose scripts are read with"),
+        ("compare --model llama3-8b --on dgx-h100 --devices 8 --tp 4", "compare does not take a strategy: leave it out"),
+        ("study goodput --seq 4096", "write --set scenario.workload.sequence=4096"),
+    ],
+)  # fmt: skip
+def test_a_cure_that_would_not_work_is_not_told_as_one(words, sentence, capsys):
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert sentence in capsys.readouterr().err
