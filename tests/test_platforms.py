@@ -187,7 +187,7 @@ if __name__ == "__main__":
     Path("two/run.json").write_text(json.dumps(kept | {"finished": False}), encoding="utf-8")
     lines = Path("two/points.jsonl").read_bytes().splitlines(keepends=True)
     Path("two/points.jsonl").write_bytes(b"".join(lines[:550]))  # of the second task a part: as of a run that was killed
-    told["resume"] = run("study", study, "--out", "two", "--resume", "--jobs", "2")
+    told["resume"] = run("study", study, "--out", "two", "--resume")
     told["export"] = run("explore", "product.yaml", "--export", "page.html")
 
     import crossflow

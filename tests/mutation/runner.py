@@ -130,6 +130,7 @@ class Runner:
         """Run the tests as they are, then on every mutant."""
         for path in {place.path for place in self.places}:
             importlib.import_module(_dotted(path))
+        gc.unfreeze()  # what is frozen is not listed
         live = _functions()
         profile = in_fork(lambda: self._profile(session, live), quiet=True)
         if not isinstance(profile, dict):

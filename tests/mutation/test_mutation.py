@@ -59,6 +59,7 @@ def test_every_package_has_modules_and_tests():
     assert all(Path(file).exists() for package in TESTS for file in files_of(package))
 
 
+@pytest.mark.thorough  # a tool's own test, in a process that collects a package's
 @pytest.mark.slow
 def test_planted_mistakes_are_caught():
     """All that can be done wrong in a line that has a law, shown to one file of tests."""

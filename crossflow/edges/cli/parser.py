@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import keyword
 import re
@@ -83,6 +84,7 @@ def spread(argv: Sequence[str]) -> list[str]:
     return words
 
 
+@functools.cache
 def build() -> Parser:
     """The parser of all commands."""
     from crossflow import __version__

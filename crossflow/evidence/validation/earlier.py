@@ -7,18 +7,18 @@ and where it ran none the median of all libraries that do the same. What no libr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from crossflow.base import files
 from crossflow.base.files import Path_
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.base.units import parse
-from crossflow.evidence.validation.dropping import changed, droppable, fitted, fitted_number, neutral, plain_of
+from crossflow.evidence.validation.dropping import changed, droppable, fitted, fitted_number, neutral, plain_of, text_of
 from crossflow.evidence.validation.tables import device_spec
 
 # Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
@@ -39,7 +39,7 @@ def earlier_families() -> dict[Path, str]:
     known = files.catalogue("templates", "families")
     own = changed((place for held in droppable().values() for place in held if OWN_DEVICES in place[1]), neutral)
     return own | {
-        known[name]: yaml.safe_dump(without_fits(plain_of(known[name]), plain_of(known[before])), sort_keys=False)
+        known[name]: text_of(without_fits(plain_of(known[name]), plain_of(known[before])))
         for name, before in BEFORE.items()
         if name in known
     }
@@ -107,9 +107,14 @@ def _tiers(name: str, before: KernelNumbers, *section: str) -> list[list[KernelN
 
 def _likest(name: str, before: KernelNumbers, *section: str, dtype: str = "") -> list[str]:
     """Libraries known before: that of the same name, then what engines that run a library prefer, in their order."""
-    stacks = (plain_of(path) for path in files.catalogue("templates", "software").values())
-    lists = [names for stack in stacks for names in _lists(files.held(stack, ("kernels", *section)), name, dtype)]
+    lists = [names for stack in _stacks() for names in _lists(files.held(stack, ("kernels", *section)), name, dtype)]
     return list(dict.fromkeys(other for names in ([name], *lists) for other in names if other in before))
+
+
+@functools.cache
+def _stacks() -> tuple[dict[Any, Any], ...]:
+    """Data of all software, read once for all libraries."""
+    return tuple(plain_of(path) for path in files.catalogue("templates", "software").values())
 
 
 def _lists(choice: Any, name: str, dtype: str) -> Iterator[list[str]]:
