@@ -12,6 +12,7 @@ import numpy as np
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
+from crossflow.answers.evaluation.fewer_bits import fewer_bits
 from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
@@ -48,32 +49,6 @@ if TYPE_CHECKING:
 _PROJECTED = 2 / 3  # share of a component's figures from which on it is told that they are projected
 REPLAYED_NOTE = "times, rates and energy come from a replay of {n:,} requests; a step is the mean one, of which no parts are known"
 UNITS = ("_s", "_j", "_w", "_bytes")  # ends of names of columns that may be left out
-
-
-WIDE, NARROW = ("bf16", "fp16"), ("fp8", "int8", "int4")  # types of weights, the widest first
-
-
-def fewer_bits(scenario: Scenario) -> tuple[Remedy, ...]:
-    """Weights of fewer bits with which a service fits that keeps them in 16: the widest such type."""
-    spec = scenario.workload
-    if not isinstance(spec, TransformerSpec) or spec.task == "training" or spec.weight_dtype is not None or spec.dtype not in WIDE:
-        return ()
-    for kind in NARROW:
-        try:
-            made = variant(scenario, {"workload.weight_dtype": kind})
-        except CrossflowError:
-            continue
-        score = evaluate(made)
-        if score.fits[0]:
-            saved = float(evaluate(scenario).memory_needed[0] - score.memory_needed[0])
-            told = f"workload.weight_dtype: {kind} frees {saved / 2**30:.1f} GiB and fits"
-            return (
-                Remedy(
-                    f"{told} with {(score.memory_capacity[0] - score.memory_needed[0]) / 2**30:.1f} GiB to spare",
-                    {"workload.weight_dtype": kind},
-                ),
-            )
-    return ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -259,7 +259,7 @@ def _placed(name: str, problem: Problem) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class HeldModel:
     """A model on a device of training."""
 
     state: float  # what stays of it between its phases. [B]
@@ -282,7 +282,7 @@ class Iteration:
 
     times: Mapping[str, float]
     rollout: Rollout
-    held: Mapping[str, Held]
+    held: Mapping[str, HeldModel]
     steps: Mapping[str, tuple[float, Score]]
 
 
@@ -329,23 +329,23 @@ def iteration_of(scenario: Scenario, score: Score) -> tuple[Iteration | None, st
     return (None, crowded) if crowded else (Iteration(times=times, rollout=found, held=held, steps=steps), "")
 
 
-def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, Held]:
+def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, HeldModel]:
     """What every model holds on the fullest device of training."""
     parts, workload = parts_of(scenario), scenario.workload
     learns = 1.0 if isinstance(workload, TransformerSpec) and workload.adapters is not None else 2.0  # weights that stay do not go back
 
-    def learning(one: Score) -> Held:
+    def learning(one: Score) -> HeldModel:
         weights, states = float(one.memory["weights"][0]), float(one.memory["optimizer"][0])
         kept = weights + states + float(one.memory["gradients"][0])
-        return Held(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
+        return HeldModel(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
 
     found = {"policy": learning(score), **{name: learning(one) for name, one in trained.items()}}
     for name, one in scores.items():
         weights, peak = float(one.memory["weights"][0]), float(one.memory_needed[0])
         if name in parts.shared or name in trained:  # whose weights are there for training
-            found[f"{name} pass"] = Held(state=0.0, peak=peak, borrowed=weights)
+            found[f"{name} pass"] = HeldModel(state=0.0, peak=peak, borrowed=weights)
         else:
-            found[name] = Held(state=weights, peak=peak, moved=weights)
+            found[name] = HeldModel(state=weights, peak=peak, moved=weights)
     return found
 
 
@@ -368,7 +368,7 @@ class Rollout:
     service: Scenario | None = None  # that wrote them
 
 
-def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, Held]) -> tuple[Rollout, str]:
+def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, HeldModel]) -> tuple[Rollout, str]:
     """The rollout of an iteration, and why there is none; both empty for jobs without one."""
     from crossflow.answers.evaluation import evaluate
 
@@ -469,13 +469,13 @@ def _overlap(plan: Plan, engine: Plan, *, routed: bool) -> tuple[float, float]:
     return 1.0 / (np.prod(cuts) * sharded), 1.0 / (np.prod(both) * sharded)
 
 
-def _others(held: Mapping[str, Held], found: Rollout, name: str) -> float:
+def _others(held: Mapping[str, HeldModel], found: Rollout, name: str) -> float:
     """What stays of all models but one on a device. [B]"""
     engines = found.weights if not found.devices else 0.0
     return sum(one.state for key, one in held.items() if key != name) + engines
 
 
-def peaks_of(held: Mapping[str, Held], found: Rollout, *, offload: bool) -> dict[str, float]:
+def peaks_of(held: Mapping[str, HeldModel], found: Rollout, *, offload: bool) -> dict[str, float]:
     """What the fullest device of training holds while each model works, and while engines write on it (`rollout`). [B]"""
     peaks = {name: one.peak + (0.0 if offload else _others(held, found, name) - one.borrowed) for name, one in held.items()}
     if found.memory and not found.devices:
@@ -483,7 +483,7 @@ def peaks_of(held: Mapping[str, Held], found: Rollout, *, offload: bool) -> dict
     return peaks
 
 
-def _crowded(scenario: Scenario, score: Score, held: Mapping[str, Held], found: Rollout) -> str:
+def _crowded(scenario: Scenario, score: Score, held: Mapping[str, HeldModel], found: Rollout) -> str:
     """Why the models of a job have no room beside each other; nothing where they have."""
     job, capacity = scenario.post_training, float(score.memory_capacity[0])
     assert job is not None
