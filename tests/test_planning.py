@@ -464,7 +464,7 @@ def test_questions_have_the_whole_name_of_their_model(model, name, tmp_path, mon
 
 
 def test_devices_that_nothing_connects_are_refused_with_systems_of_them():
-    cure = "h100-sxm is a device, and nothing connects 8 of them; name a system of it such as aws-p5, dgx-h100, "
+    cure = "h100-sxm is a device, and nothing connects 8 of them; name a system of it such as dgx-h100, aws-p5, "
     with pytest.raises(CrossflowError, match=cure):
         asked(system="h100-sxm", devices=8)
     asked(system="h100-sxm", devices=8, task="decode")  # replicas need no network
