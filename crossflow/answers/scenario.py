@@ -770,6 +770,8 @@ def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
     if any(setting.startswith("strategy.") for setting in settings):
+        if whole := next((one for one in settings if one.startswith("strategy=")), ""):
+            raise document.error(("strategy",), f"{whole} says all of it, and no key of it can be set beside; write the key into it too")
         if data.get("strategy") == AUTO:
             raise document.error(("strategy",), "auto chooses all of a strategy, and no key of it can be set; give one, such as tp4-dp2")
         named[("strategy",)] = opened(data.get("strategy"))

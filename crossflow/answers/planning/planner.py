@@ -13,7 +13,6 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
-from crossflow.answers.prediction import fewer_bits
 from crossflow.answers.scenario import Scenario, check_steady, divides
 from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, scatter
 from crossflow.base.arrays import Array, Index
@@ -268,6 +267,8 @@ def _remedies(scenario: Scenario, nearest: str) -> tuple[str, ...]:
     if not isinstance(made.strategy, Plan):
         return tuple(_on_more_devices(scenario))
     own = remedies(made.job().own, made.strategy, made.workload_batch, machine(made, made.architecture))
+    from crossflow.answers.prediction import fewer_bits
+
     alone = [one for one in own if not one.startswith("on ")]
     return (*alone[:1], *fewer_bits(made), *alone[1:], *_on_more_devices(scenario))
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from crossflow.answers.planning.foreign import instead_of
 from crossflow.answers.planning.opening import unplanned
+from crossflow.answers.scenario import model_name
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.cli.source import source_of
 from crossflow.edges.launch.table import table
+from crossflow.hardware.architecture.system import template_name
 
 FILES = (".yaml", ".yml", ".json", ".sh")
 
@@ -33,6 +35,8 @@ def cure(
     parse : how its words are read.
     """
     flags, kept = _flags(left, argv)
+    if not flags and (names := _names(left, found)):
+        return names
     if not flags or "--set" not in options:
         return did_you_mean(_option(flags[0][0]), options) if flags else ""
     told = instead_of(flags, options, vars(parse(kept)[0]))
@@ -43,6 +47,13 @@ def cure(
         return f"; {found.command} does not take a strategy: leave it out" if sought else _near(flags, options, argv)
     problem = _problem(parse([*kept, *shlex.split(told)])[0])
     return f"; write {told}" if not problem else f"; that is {told}, which does not work here: {problem}"
+
+
+def _names(left: Sequence[str], found: argparse.Namespace) -> str:
+    """A model and a system that stand where a file does."""
+    first = getattr(found, "scenario", None)
+    model, system = None if first is None else model_name(str(first)), template_name(left[0])
+    return f"; write {found.command} --model {model} --on {system}" if len(left) == 1 and model and system else ""
 
 
 def _flags(left: Sequence[str], argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
