@@ -102,3 +102,25 @@ def test_words_of_others_are_answered_by_ours(words, sentence, capsys):
 def test_the_name_of_a_model_stands_beside_a_system_without_an_option(capsys):
     assert main(["predict", "llama3-8b", "--on", "dgx-h200", "--task", "decode", "--strategy", "tp8", "--json"]) == 0
     assert '"step_time_s"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("system", ["dgx-h100", {"template": "dgx-h100", "nodes": 1}])
+def test_devices_that_are_set_stand_in_the_place_of_nodes(system):
+    """A setting overrides what a file says in another way, whether the file names a system or writes it out."""
+    jobs = [{"devices": 8, "time": "10 h"}]
+    assert crossflow.schedule({"system": system, "jobs": jobs}, "system.devices=16").found.room.devices == 16
+    scenario = {"system": system, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
+    assert crossflow.predict(scenario, "system.devices=16").devices == 16
+    with pytest.raises(SpecError, match=r"devices = 16 but nodes x devices_per_node = 3 x 8 = 24"):
+        crossflow.predict(scenario, ["system.devices=16", "system.nodes=3"])
+
+
+def test_a_system_in_the_place_of_a_cluster_is_told_from_one():
+    with pytest.raises(SpecError, match="this is a system, and a cluster has jobs; name it in one"):
+        crossflow.schedule({"kind": "system", "device": "h100-sxm"})
+
+
+def test_a_trace_whose_times_have_another_name_is_told_so(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,10,5\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"call the column of times arrival_s \(in seconds\)"):
+        crossflow.serve({**SERVICE, "requests": str(tmp_path / "t.csv")})

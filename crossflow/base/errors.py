@@ -14,7 +14,8 @@ HELD, CERTAIN = 2, 0.8  # letters of a word that others may hold, and likeness o
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "fp4": ("nvfp4", "mxfp4"), "float4": ("nvfp4", "mxfp4"), "float8": ("fp8",), "float16": ("fp16",), "half": ("fp16",),
     "bfloat16": ("bf16",),
-    "float32": ("fp32",), "float": ("fp32",), "float64": ("fp64",), "double": ("fp64",), "train": ("training",), "inference": ("decode", "serving", "forward"),
+    "float32": ("fp32",), "float": ("fp32",), "float64": ("fp64",), "double": ("fp64",), "train": ("training",),
+    "inference": ("decode", "serving", "forward"),
     "generate": ("decode",), "tensor-parallel": ("tp",), "tensor-parallel-size": ("tp",), "pipeline-parallel": ("pp",),
     "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
     "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
@@ -28,9 +29,11 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "mbs": ("micro_batch", "strategy.micro_batch"), "gbs": ("global_batch",), "torch-dtype": ("dtype",),
     "throughput": ("tokens_per_second",),
     "cost": ("cost_usd",), "latency": ("step_time_s", "e2el_s"), "num-layers": ("layers",), "num-hidden-layers": ("layers",),
-    "hidden-size": ("hidden",), "num-attention-heads": ("heads",), "trtllm": ("tensorrt-llm",), "megatron-lm": ("megatron", "megatron-core"),
+    "hidden-size": ("hidden",), "num-attention-heads": ("heads",), "trtllm": ("tensorrt-llm",),
+    "megatron-lm": ("megatron", "megatron-core"),
     "systems": ("templates",), "hardware": ("templates",), "gpus-per-server": ("devices_per_node",), "run": ("predict",),
-    "simulate": ("predict", "timeline"), "tune": ("plan",), "search": ("plan", "study"), "optimize": ("plan", "study"), "estimate": ("predict",),
+    "simulate": ("predict", "timeline"), "tune": ("plan",), "search": ("plan", "study"), "optimize": ("plan", "study"),
+    "estimate": ("predict",),
     "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least

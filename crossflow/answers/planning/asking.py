@@ -128,9 +128,9 @@ def second_is_system(call: Callable[Arguments, Returned]) -> Callable[Arguments,
 
     @functools.wraps(call)
     def asked_so(*given: Arguments.args, **named: Arguments.kwargs) -> Returned:
-        if len(given) > 1 and "on" not in named and isinstance(given[0], str | Path) and isinstance(given[1], str):
-            if _is_model(given[0]) and template_name(given[1]):
-                named["on"], given = given[1], (given[0], *given[2:])  # type: ignore[assignment]
+        words = len(given) > 1 and "on" not in named and isinstance(given[0], str | Path) and isinstance(given[1], str)
+        if words and _is_model(given[0]) and template_name(str(given[1])):  # type: ignore[arg-type]
+            named["on"], given = given[1], (given[0], *given[2:])  # type: ignore[assignment]
         return call(*given, **named)
 
     return asked_so

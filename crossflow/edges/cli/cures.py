@@ -6,6 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from crossflow.answers.planning.foreign import instead_of
 from crossflow.answers.planning.opening import unplanned
@@ -39,7 +40,7 @@ def cure(
         return names
     if not flags or "--set" not in options:
         return did_you_mean(_option(flags[0][0]), options) if flags else ""
-    told = instead_of(flags, options, vars(parse(kept)[0]))
+    told = instead_of(flags, options, _beside(parse(kept)[0]))
     if found.command == "study":  # whose settings lie in its scenario
         told = told.replace("--set ", "--set scenario.")
     if not told:
@@ -47,6 +48,16 @@ def cure(
         return f"; {found.command} does not take a strategy: leave it out" if sought else _near(flags, options, argv)
     problem = _problem(parse([*kept, *shlex.split(told)])[0])
     return f"; write {told}" if not problem else f"; that is {told}, which does not work here: {problem}"
+
+
+def _beside(words: argparse.Namespace) -> dict[str, Any]:
+    """What a command was given; a launch file stands for the scenario that it means."""
+    if getattr(words, "launch", None) is None:
+        return vars(words)
+    try:
+        return {**vars(words), "scenario": source_of(words)[0]}
+    except CrossflowError:
+        return vars(words)
 
 
 def _names(left: Sequence[str], found: argparse.Namespace) -> str:
