@@ -1,9 +1,12 @@
 """Answers that said less than is known, or something else than was asked."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.record import RequestTrace
 
@@ -14,7 +17,7 @@ SERVICE = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "task": "ser
 @pytest.mark.parametrize("task", ["decode", "prefill", "serving", "training"])
 def test_devices_that_nothing_connects_are_answered_by_systems_of_them(task):
     with pytest.raises(
-        CrossflowError, match="h100-sxm is a device, and nothing connects 8 of them; name a system of it such as aws-p5, dgx"
+        CrossflowError, match="h100-sxm is a device, and nothing connects 8 of them; name a system of it such as dgx-h100, aws-p5"
     ):
         crossflow.predict(model="llama3-8b", on="h100-sxm", devices=8, task=task)
     assert crossflow.predict(model="llama3-8b", on="h100-sxm", task="decode").feasible
@@ -47,3 +50,77 @@ def test_a_checkpoint_beside_a_job_is_not_told_to_give_failures():
         crossflow.from_dict({**made, "run": run, "job": {"kind": "dpo"}})
     assert "leave checkpoint out" in str(error.value)
     assert "give it" not in str(error.value)
+
+
+def test_a_service_whose_weights_do_not_fit_is_told_of_fewer_bits():
+    asked = {"model": "qwen3-32b", "on": "a40-node", "devices": 1, "task": "decode", "batch": 16}
+    remedies = crossflow.predict(**asked).remedies
+    told = next(one for one in remedies if one.startswith("workload.weight_dtype: "))
+    assert told.startswith("workload.weight_dtype: fp8 frees 29.1 GiB and fits with 2.0 GiB to spare")
+    assert crossflow.predict(**asked, settings=told.settings).feasible
+    assert not any("weight_dtype" in one for one in crossflow.predict(**{**asked, "task": "training"}).remedies)
+
+
+def test_more_devices_are_no_cure_for_one_that_nothing_connects():
+    remedies = crossflow.predict(model="qwen3-32b", on="l40s", task="decode", batch=16).remedies
+    (told,) = (one for one in remedies if one.startswith("on 2 devices"))
+    assert told.startswith("on 2 devices of a system that connects them pp2-mb8 fits")
+    assert not told.settings
+
+
+def test_the_best_of_a_sweep_is_no_tie_of_itself(capsys):
+    assert main(["sweep", "--model", "gemma3-27b", "--on", "dgx-h200", "--vary", "tp=1,2,4,8", "--task", "decode"]) == 0
+    marked = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith((">", "="))]
+    assert [">", "tp4-dp2"] in marked
+    assert ["=", "tp8"] in marked
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("predict gemma3-27b dgx-h200", "write predict --model gemma3-27b --on dgx-h200"),
+        ("predict --model llama3-8b --on dgx-h200 --task inference", "did you mean 'decode', 'serving' or 'forward'?"),
+        ("plan --model llama3-8b --on dgx-h200 --export trtllm", "did you mean 'tensorrt-llm'?"),
+        ("list systems", "did you mean 'templates'?"),
+        ("run --model llama3-8b", "unknown command 'run'; did you mean 'predict'?"),
+        ("predict --model Llama-3.3-70B-Instruct --on dgx-h200", "did you mean 'llama3-70b'?"),
+        ("predict --model falcon-180b --on dgx-h200", "(or give the path of its config.json, as makers publish it)"),
+        ("predict --model llama3-8b --on dgx-h200 --set workload.num_layers=3", "did you mean 'layers'?"),
+        (
+            "predict --model llama3-8b --on dgx-h200 --set strategy=tp8 strategy.zero=1",
+            "strategy=tp8 says all of it, and no key of it can be",
+        ),
+        ("plan --model llama3-8b --on dgx-h200 --export vllm", "workload.task is training; give task: decode or serving, or software"),
+    ],
+)
+def test_words_of_others_are_answered_by_ours(words, sentence, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        sys.exit(main(words.split()))
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_name_of_a_model_stands_beside_a_system_without_an_option(capsys):
+    assert main(["predict", "llama3-8b", "--on", "dgx-h200", "--task", "decode", "--strategy", "tp8", "--json"]) == 0
+    assert '"step_time_s"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("system", ["dgx-h100", {"template": "dgx-h100", "nodes": 1}])
+def test_devices_that_are_set_stand_in_the_place_of_nodes(system):
+    """A setting overrides what a file says in another way, whether the file names a system or writes it out."""
+    jobs = [{"devices": 8, "time": "10 h"}]
+    assert crossflow.schedule({"system": system, "jobs": jobs}, "system.devices=16").found.room.devices == 16
+    scenario = {"system": system, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
+    assert crossflow.predict(scenario, "system.devices=16").devices == 16
+    with pytest.raises(SpecError, match=r"devices = 16 but nodes x devices_per_node = 3 x 8 = 24"):
+        crossflow.predict(scenario, ["system.devices=16", "system.nodes=3"])
+
+
+def test_a_system_in_the_place_of_a_cluster_is_told_from_one():
+    with pytest.raises(SpecError, match="this is a system, and a cluster has jobs; name it in one"):
+        crossflow.schedule({"kind": "system", "device": "h100-sxm"})
+
+
+def test_a_trace_whose_times_have_another_name_is_told_so(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,10,5\n", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"call the column of times arrival_s \(in seconds\)"):
+        crossflow.serve({**SERVICE, "requests": str(tmp_path / "t.csv")})

@@ -135,6 +135,10 @@ WORKS = [
     ("crossflow.predict('llama3-8b', 'dgx-h100', num_nodes=2, precision='fp8', tensor_parallel_size=8).strategy", "it == 'tp8-dp2'"),
     ("crossflow.predict(path, tp=8, pp=2).strategy", "it == 'tp8-dp8-pp2-v5-z1-sp'"),
     ("crossflow.predict(path, system='dgx-h100').devices", "it == 128"),
+    ("crossflow.predict(small, {'batch': 128}).scenario.batch", "it == 128"),
+    ("crossflow.predict('llama3-8b', 'dgx-h100', tp=8, sp=True, recompute=True, batch=8).strategy", "it == 'tp8-sp-full'"),
+    ("crossflow.serve('llama3-8b', 'dgx-h100', requests={'arrivals': {'law': 'poisson', 'rate': '2 1/s'}, 'count': 5, 'prompt': 9, "
+     "'output': 3})", "len(it.trace) == 5"),
     ("crossflow.sweep(small, system=['dgx-h100', 'dgx-h200']).points", "it == {'system.template': ('dgx-h100', 'dgx-h200')}"),
     ("crossflow.compare('llama3-8b', ['dgx-h100', 'dgx-a100'], num_gpus=8, global_batch_size=16).best.devices", "it == 8"),
     ("crossflow.predict(path, tp=np.int32(8), pp=np.int64(2)).strategy", "it == 'tp8-dp8-pp2-v5-z1-sp'"),

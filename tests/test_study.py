@@ -246,7 +246,7 @@ def test_a_point_without_end_is_null_in_json_and_empty_in_csv(written, tmp_path)
     path = written({"system.budgets.power_shares.inter_link": [0.0]}, scenario={**PRODUCT, "strategy": "CR-8"})
     made = run_study(path, out=tmp_path / "o")
     assert made.rows[0]["step_time_s"] is None
-    assert made.summary == "1 points, 0 feasible"
+    assert made.summary == "1 point, 0 feasible"
     assert json.loads((tmp_path / "o" / "points.jsonl").read_text())["step_time_s"] is None
     assert "inf" not in (tmp_path / "o" / "points.csv").read_text().splitlines()[1]
 

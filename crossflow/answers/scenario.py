@@ -717,14 +717,24 @@ def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
     named: dict[files.Path_, Any] = {
         (section,): {key: data[section]} for section, key in SHORT.items() if isinstance(data.get(section), str)
     }
+    if isinstance(section := data.get("system"), Mapping) and (left := _counted_otherwise(settings)) in section:
+        named[("system",)] = {key: value for key, value in section.items() if key != left}
     pools = files.held(data, ("system", "pools"))
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
     if any(setting.startswith("strategy.") for setting in settings):
+        if whole := next((one for one in settings if one.startswith("strategy=")), ""):
+            raise document.error(("strategy",), f"{whole} says all of it, and no key of it can be set beside; write the key into it too")
         if data.get("strategy") == AUTO:
             raise document.error(("strategy",), "auto chooses all of a strategy, and no key of it can be set; give one, such as tp4-dp2")
         named[("strategy",)] = opened(data.get("strategy"))
     return files.replaced(document, named) if named else document
+
+
+def _counted_otherwise(settings: Iterable[str]) -> str:
+    """Which count of a system settings replace by the other one, `nodes` by `devices` or the reverse; "" where they do not."""
+    told = {setting.partition("=")[0] for setting in settings} & {"system.nodes", "system.devices"}
+    return {"system.nodes": "devices", "system.devices": "nodes"}[told.pop()] if len(told) == 1 else ""
 
 
 def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None = None) -> Scenario:

@@ -556,7 +556,8 @@ class Score(PlainData, Tabular):
         if not len(self):
             return "Score(0 points)"
         best = self._fastest
-        return f"Score({len(self)} points, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
+        points = "1 point" if len(self) == 1 else f"{len(self):,} points"
+        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
 
 
 def ranked_time(columns: Mapping[str, Any]) -> Any:

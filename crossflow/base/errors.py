@@ -14,7 +14,8 @@ HELD, CERTAIN = 2, 0.8  # letters of a word that others may hold, and likeness o
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "fp4": ("nvfp4", "mxfp4"), "float4": ("nvfp4", "mxfp4"), "float8": ("fp8",), "float16": ("fp16",), "half": ("fp16",),
     "bfloat16": ("bf16",),
-    "float32": ("fp32",), "float": ("fp32",), "float64": ("fp64",), "double": ("fp64",), "train": ("training",), "inference": ("forward",),
+    "float32": ("fp32",), "float": ("fp32",), "float64": ("fp64",), "double": ("fp64",), "train": ("training",),
+    "inference": ("decode", "serving", "forward"),
     "generate": ("decode",), "tensor-parallel": ("tp",), "tensor-parallel-size": ("tp",), "pipeline-parallel": ("pp",),
     "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
     "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
@@ -27,7 +28,13 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "virtual-pipeline": ("virtual_stages",), "vpp": ("virtual_stages",), "micro-batch-size": ("micro_batch", "strategy.micro_batch"),
     "mbs": ("micro_batch", "strategy.micro_batch"), "gbs": ("global_batch",), "torch-dtype": ("dtype",),
     "throughput": ("tokens_per_second",),
-    "cost": ("cost_usd",),
+    "cost": ("cost_usd",), "latency": ("step_time_s", "e2el_s"), "num-layers": ("layers",), "num-hidden-layers": ("layers",),
+    "hidden-size": ("hidden",), "num-attention-heads": ("heads",), "trtllm": ("tensorrt-llm",),
+    "megatron-lm": ("megatron", "megatron-core"),
+    "systems": ("templates",), "hardware": ("templates",), "gpus-per-server": ("devices_per_node",), "run": ("predict",),
+    "simulate": ("predict", "timeline"), "tune": ("plan",), "search": ("plan", "study"), "optimize": ("plan", "study"),
+    "estimate": ("predict",),
+    "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
@@ -147,7 +154,7 @@ def meant(word: str, known: Iterable[str]) -> list[str]:
     asked = str(word)[:WORD].lower()
     if called := [name for name in SYNONYMS.get(folded(asked), ()) if name in names]:
         return called
-    if "/" in asked and (of_hub := _of_hub(asked, names)):
+    if ("/" in asked or "llama-3." in asked) and (of_hub := _of_hub(asked, names)):
         return of_hub
     same = [name for name in names if name.lower() == asked]
     close = difflib.get_close_matches(str(word)[:WORD], names, n=1)
@@ -160,7 +167,8 @@ def meant(word: str, known: Iterable[str]) -> list[str]:
 def _of_hub(asked: str, names: Iterable[str]) -> list[str]:
     """The name that a name of a hub of models holds, such as llama3-8b that of meta-llama/Meta-Llama-3-8B; the longest of several."""
     here = _bare(asked.rpartition("/")[2])
-    held = [name for name in names if len(_bare(name)) >= SAME_MODEL and _bare(name) in here]
+    same = {here, re.sub("llama3[123](?=8b|70b)", "llama3", here)}  # releases of these sizes differ in their training alone
+    held = [name for name in names if len(_bare(name)) >= SAME_MODEL and any(_bare(name) in one for one in same)]
     return sorted(held, key=lambda name: -len(_bare(name)))[:1]
 
 

@@ -59,7 +59,8 @@ CALLED: Mapping[str, str] = {
     "df": "to_frame", "dataframe": "to_frame", "frame": "to_frame",
     "show": "plot", "draw": "plot", "figure": "plot", "top": "best", "optimal": "best",
     "results": "plans", "rows": "plans", "trace": "timeline", "simulate": "timeline", "valid": "feasible",
-    "set": "replace",
+    "set": "replace", "tp": "strategy", "pp": "strategy", "dp": "strategy", "degrees": "strategy", "kv_cache": "memory",
+    "tokens_per_second_per_user": "tpot",
     "confidence_interval": "error_band", "ci": "error_band", "interval": "error_band", "total_tokens": "tokens_per_second",
     "duration": "step_time", "params": "model",
     "write": "save", "dump": "save", "parallelism": "strategy",
@@ -79,6 +80,8 @@ TOLD: Mapping[str, str] = {
     "total_gb": "sizes are in bytes: total / 1e9", "step_time_ms": "times are in seconds: step_time * 1e3",
     "min": "best has the best that fits; results['mfu'].min() is of NumPy", "max": "results['mfu'].max() is of NumPy",
     "compare": "crossflow.compare sets systems side by side; step_time / other.step_time compares two predictions",
+    "speedup": "step_time / other.step_time compares two predictions", "n_params": "crossflow.show(model) counts the parameters of a model",
+    "num_parameters": "crossflow.show(model) counts the parameters of a model",
     "savefig": "save(path) writes the picture", "fit": "predict and calibrate are functions of the package: crossflow.predict(scenario)",
     "to_excel": "to_frame() is a table of pandas", "to_parquet": "to_frame() is a table of pandas",
 }  # fmt: skip

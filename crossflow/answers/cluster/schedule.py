@@ -14,6 +14,7 @@ from crossflow.answers.bands import LEVELS, Trust
 from crossflow.answers.cluster.opening import OpenedCluster, opened_cluster
 from crossflow.answers.evaluation.replay_statistics import spread
 from crossflow.answers.planning.opening import Overrides, as_settings
+from crossflow.answers.scenario import spelled_out
 from crossflow.base import files
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError
@@ -214,7 +215,10 @@ def _scheduled(document: Document, base: Path | None, name: str, settings: Any) 
     data = document.data
     if isinstance(data, Mapping) and isinstance(data.get("jobs"), str | Mapping):  # so that settings and lines reach below
         data = {**data, "jobs": [data["jobs"]]}
-    document = files.override(Document(file=document.file, data=data, lines=document.lines), settings)
+    if isinstance(data, Mapping) and data.get("kind") == "system":
+        raise document.error(("kind",), f"this is a system, and a cluster has jobs; name it in one: system: {{template: {document.file}}}")
+    document = Document(file=document.file, data=data, lines=document.lines)
+    document = files.override(spelled_out(document, settings), settings)
     if isinstance(document.data, Mapping) and "workload" in document.data and "jobs" not in document.data:
         raise document.error(("workload",), "this is a scenario, and a cluster has jobs; name it in one: jobs: [{scenario: FILE.yaml}]")
     cluster = opened_cluster(document, base, name)

@@ -9,8 +9,9 @@ True
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,18 @@ from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
 from crossflow.answers.planning import opening
-from crossflow.answers.planning.keywords import CALLED, OF_STRATEGY, named_so, paths, plain_names, settled, with_other_names
+from crossflow.answers.planning.keywords import (
+    CALLED,
+    OF_STRATEGY,
+    Arguments,
+    Returned,
+    named_so,
+    paths,
+    plain_names,
+    settled,
+    short_paths,
+    with_other_names,
+)
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, as_settings, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD, Question
 from crossflow.answers.prediction import Prediction
@@ -111,6 +123,20 @@ def timeline(scenario: ScenarioSource | None = None, settings: Overrides = (), *
     return simulate(opening.load(*asked("timeline", scenario, settings, named)[:2]), uneven)
 
 
+def second_is_system(call: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """A function whose second word is the system where the first one is a model: ``serve("llama3-8b", "dgx-h100", requests=...)``."""
+
+    @functools.wraps(call)
+    def asked_so(*given: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        words = len(given) > 1 and "on" not in named and isinstance(given[0], str | Path) and isinstance(given[1], str)
+        if words and _is_model(given[0]) and template_name(str(given[1])):  # type: ignore[arg-type]
+            named["on"], given = given[1], (given[0], *given[2:])  # type: ignore[assignment]
+        return call(*given, **named)
+
+    return asked_so
+
+
+@second_is_system
 def serve(
     scenario: ScenarioSource | None = None,
     requests: RequestTrace | str | Path | Mapping[str, Any] | None = None,
@@ -163,6 +189,8 @@ def asked(
     """What describes a scenario, all settings, and sentences on what was assumed."""
     if isinstance(settings, str) and "=" not in settings and "on" not in named and isinstance(scenario, str | Path) and _is_model(scenario):
         settings, named = (), {"on": settings, **named}  # predict("llama3-8b", "dgx-h100")
+    if isinstance(settings, Mapping):
+        settings = short_paths(function, settings)
     named = plain_names(function, named)
     degrees = {key: named[key] for key in named if key in OF_STRATEGY}
     if degrees and "strategy" in named:

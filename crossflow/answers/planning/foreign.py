@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from crossflow.answers.planning.keywords import CALLED, OF_FILE, OF_STRATEGY, OF_WORKLOAD, SAME, own_degrees, settled
@@ -107,7 +106,7 @@ def _given(beside: Mapping[str, Any]) -> tuple[Any, Any]:
     settings = tuple(beside.get("settings") or ())
     try:
         if beside.get("scenario") is not None:
-            data = data_of(Path(beside["scenario"]), settings)
+            data = data_of(beside["scenario"], settings)
             return data.get("system"), data.get("strategy")
         if beside.get("on") is None:
             return None, beside.get("strategy")

@@ -38,7 +38,7 @@ SAME: Mapping[str, str] = {
     "tensor_parallel": "tp", "pipeline_parallel": "pp", "data_parallel": "dp", "expert_parallel": "ep",
     "context_parallel": "cp", "tp_size": "tp", "pp_size": "pp", "dp_size": "dp", "ep_size": "ep", "cp_size": "cp", "backend": "software",
     "kv_cache_dtype": "kv_dtype", "torch_dtype": "dtype", "train_batch_size": "batch", "train_micro_batch_size_per_gpu": "micro_batch",
-    "prompt_length": "prompt", "input_length": "prompt", "output_length": "output",
+    "prompt_length": "prompt", "sp": "sequence_parallel", "input_length": "prompt", "output_length": "output",
 }  # fmt: skip
 # What other tools call a setting that is nearly the same, for errors alone.
 CALLED: Mapping[str, str] = {
@@ -91,6 +91,8 @@ def plain_names(function: str, named: Mapping[str, Any]) -> dict[str, Any]:
         if name in found or (name != key and name in named):
             raise TypeError(f"{function}() was given '{name}' twice, once as '{key}'; give one of them")
         found[name] = plain(value) if name in OF_STRATEGY and getattr(value, "shape", None) == () else value  # a number of NumPy
+        if name == "recompute" and isinstance(value, bool):
+            found[name] = "full" if value else "none"
     return found
 
 

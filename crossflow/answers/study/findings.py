@@ -520,7 +520,7 @@ def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     if results:
         return _search_summary(results)
     best = fastest(view.columns)
-    text = f"{best.rows:,} points, {best.feasible:,} feasible"
+    text = f"{best.rows:,} {'point' if best.rows == 1 else 'points'}, {best.feasible:,} feasible"
     if goal := _goal(study):
         return f"{text}{_highest(study, view, goal)}"
     if best.place < 0:

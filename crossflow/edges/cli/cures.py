@@ -6,13 +6,16 @@ import argparse
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from crossflow.answers.planning.foreign import instead_of
 from crossflow.answers.planning.opening import unplanned
+from crossflow.answers.scenario import model_name
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.cli.source import source_of
 from crossflow.edges.launch.table import table
+from crossflow.hardware.architecture.system import template_name
 
 FILES = (".yaml", ".yml", ".json", ".sh")
 
@@ -33,9 +36,11 @@ def cure(
     parse : how its words are read.
     """
     flags, kept = _flags(left, argv)
+    if not flags and (names := _names(left, found)):
+        return names
     if not flags or "--set" not in options:
         return did_you_mean(_option(flags[0][0]), options) if flags else ""
-    told = instead_of(flags, options, vars(parse(kept)[0]))
+    told = instead_of(flags, options, _beside(parse(kept)[0]))
     if found.command == "study":  # whose settings lie in its scenario
         told = told.replace("--set ", "--set scenario.")
     if not told:
@@ -43,6 +48,23 @@ def cure(
         return f"; {found.command} does not take a strategy: leave it out" if sought else _near(flags, options, argv)
     problem = _problem(parse([*kept, *shlex.split(told)])[0])
     return f"; write {told}" if not problem else f"; that is {told}, which does not work here: {problem}"
+
+
+def _beside(words: argparse.Namespace) -> dict[str, Any]:
+    """What a command was given; a launch file stands for the scenario that it means."""
+    if getattr(words, "launch", None) is None:
+        return vars(words)
+    try:
+        return {**vars(words), "scenario": source_of(words)[0]}
+    except CrossflowError:
+        return vars(words)
+
+
+def _names(left: Sequence[str], found: argparse.Namespace) -> str:
+    """A model and a system that stand where a file does."""
+    first = getattr(found, "scenario", None)
+    model, system = None if first is None else model_name(str(first)), template_name(left[0])
+    return f"; write {found.command} --model {model} --on {system}" if len(left) == 1 and model and system else ""
 
 
 def _flags(left: Sequence[str], argv: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -21,6 +21,7 @@ _ABOUT = "Predict, explain and search designs of distributed AI systems, from te
 _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
 
 
+_NO_CHOICE = re.compile(r"argument (?:.*): invalid choice: '(.*?)' \(choose from (.*)\)")
 _NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
 
 
@@ -37,6 +38,8 @@ class Parser(argparse.ArgumentParser):
         if found := _NO_COMMAND.match(message):
             meant = f": {_ELSEWHERE[found[1]]}" if found[1] in _ELSEWHERE else did_you_mean(found[1], _COMMANDS)
             message = f"unknown command '{found[1]}'{meant}"
+        elif found := _NO_CHOICE.match(message):
+            message += did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
         self.exit(2, f"{self.prog}: {visible(message)} (see {self.prog} --help)\n")
 
     def refuse(self, found: argparse.Namespace, words: Sequence[str], argv: Sequence[str]) -> NoReturn:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from crossflow.answers.planning.opening import ScenarioSource, load
 from crossflow.answers.planning.question import INSTEAD, Question, names_program
 from crossflow.answers.planning.requesting import section_of
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, model_name
 from crossflow.base import files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import ONLY_REPLAYED
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     if getattr(arguments, "launch", None) is not None:
         return _launched(arguments, given)
     file = arguments.scenario
-    if file is not None and "on" in given and "model" not in given and names_program(str(file)):
+    if file is not None and "on" in given and "model" not in given and _is_model(file):
         given["model"], file = str(file), None  # which lacks only a system
     if file is not None:
         if given:
@@ -62,6 +63,14 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     system = given.pop("on")
     section = None if asked is None else section_of(asked)
     return *Question(system=system, requests=section, **given).scenario(arguments.settings), None
+
+
+def _is_model(file: Path) -> bool:
+    """Whether what stands in the place of a scenario is a model: a shipped one, a program, or a file of Hugging Face or its folder."""
+    if names_program(str(file)) or (file / CONFIG).is_file():
+        return True
+    config = file.suffix == ".json" and file.is_file() and "workload" not in files.read_yaml(file).data
+    return config or (not file.exists() and model_name(str(file)) is not None)
 
 
 def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[files.Document, tuple[str, ...], Launch]:

@@ -169,7 +169,8 @@ class Timeline(Guided, Tabular):
         return html.heading("Timeline", f"{self.title}: {show(self.total, 's')}, {self.event_count:,} events") + "".join(bars) + more
 
     def __repr__(self) -> str:
-        return f"Timeline({self.title}: {show(self.total, 's')}, {len(self.devices):,} classes of devices, {self.event_count:,} events)"
+        classes = "1 class" if len(self.devices) == 1 else f"{len(self.devices):,} classes"
+        return f"Timeline({self.title}: {show(self.total, 's')}, {classes} of devices, {self.event_count:,} events)"
 
     @functools.cached_property
     def _of_device(self) -> tuple[Index, ...]:

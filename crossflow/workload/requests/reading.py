@@ -114,6 +114,11 @@ def _of_format(known: TraceFormat | None, names: Sequence[str]) -> dict[str, str
 
 
 def _lacking(role: str, names: Sequence[str]) -> str:
+    if role in map(plain, names):
+        return (
+            f"'{role}' is the name of a column of a known format, but those beside it are not; there are: {among(map(shown, names))}; call "
+            "the column of times arrival_s (in seconds), or name them all: requests.columns.arrival, .prompt and .output"
+        )
     what = {"prompt": "tokens of prompts", "output": "tokens that are written"}[role]
     return (
         f"no column is known to hold the {what}; there are: {among(map(shown, names))}; name it in requests.columns.{role}"
