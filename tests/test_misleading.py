@@ -14,12 +14,16 @@ ASKED = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 20, "prompt":
 SERVICE = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp1-dp8"}
 
 
-@pytest.mark.parametrize("task", ["decode", "prefill", "serving", "training"])
-def test_devices_that_nothing_connects_are_answered_by_systems_of_them(task):
-    with pytest.raises(
-        CrossflowError, match="h100-sxm is a device, and nothing connects 8 of them; name a system of it such as dgx-h100, aws-p5"
-    ):
-        crossflow.predict(model="llama3-8b", on="h100-sxm", devices=8, task=task)
+def test_devices_that_nothing_connects_are_answered_by_systems_of_them():
+    cure = "nothing connects 8 of them; name a system of it such as dgx-h100, aws-p5"
+    with pytest.raises(CrossflowError, match=f"h100-sxm is a device, and {cure}"):
+        crossflow.predict(model="llama3-8b", on="h100-sxm", devices=8)
+    for task in ("decode", "prefill", "serving"):
+        asked = {"model": "llama3-8b", "on": "h100-sxm", "devices": 8, "task": task}
+        found = crossflow.predict(**asked, strategy="tp8-dp1")
+        assert not found.feasible
+        assert [str(one).startswith(f"h100-sxm: {cure}") for one in found.remedies] == [True]
+        assert crossflow.predict(**asked, strategy="dp8").feasible  # replicas need no network
     assert crossflow.predict(model="llama3-8b", on="h100-sxm", task="decode").feasible
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.common import NO_BANDWIDTH
 from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
 from crossflow.answers.evaluation.fewer_bits import fewer_bits
 from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
@@ -29,7 +30,7 @@ from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.hardware.architecture.software import maker
-from crossflow.hardware.architecture.system import architecture
+from crossflow.hardware.architecture.system import architecture, unconnected
 from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
@@ -374,8 +375,10 @@ class Prediction(PlainData, Tabular):
 
     @functools.cached_property
     def remedies(self) -> tuple[Remedy, ...]:
-        """What would make a layered model fit that does not, as sentences with their settings; none where it fits."""
+        """What would make a layered model fit that does not, or reach its network, as sentences with settings; none where it runs."""
         scenario = self.scenario
+        if self.reason == NO_BANDWIDTH and (why := unconnected(scenario.system)):
+            return (Remedy(f"{scenario.system.name}: {why}", {}),)
         if self.reason is None or not self.score.buildable[0]:
             return ()
         if isinstance(scenario.strategy, Hierarchy):

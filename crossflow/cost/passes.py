@@ -388,6 +388,8 @@ def _state(job: Job, layout: Layout, machine: Machine, weights: Weights, *, meet
     gather, regather = np.zeros((2, *shape))
     reduce_use, scatter_use, gather_use, regather_use = np.zeros((4, USES, *shape))
     for message in weights.messages:
+        if message.role == "reduce" and not job.training:  # without gradients, also where no network could ever reduce them
+            continue
         whole = machine.wires.time(message.collective, message.whole, message.group)
         time = whole * message.share
         reductions = (scatter if message.sharded else reduce)[OF[message.collective]]

@@ -14,8 +14,8 @@ from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
-from crossflow.hardware.architecture.system import resolve, template_name
-from crossflow.hardware.architecture.template import DatasheetSystem, SystemSpec
+from crossflow.hardware.architecture.system import resolve, template_name, unconnected
+from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
 from crossflow.program.file import is_program
 from crossflow.workload.huggingface import CONFIG, huggingface_document
@@ -74,7 +74,8 @@ class Question:
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
         said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
-        _check_network(named, said["system"])
+        if said["workload"].get("task", "training") == "training":
+            _check_network(named, said["system"])
         assumed = list(_assumed(said["system"], said["workload"], path))
         if "requests" in said:  # which say all other numbers
             assumed = [one for one in assumed if one[0] == "nodes"]
@@ -96,18 +97,10 @@ def _title(model: str) -> str:
 
 
 def _check_network(named: str, section: Any) -> None:
-    """Several devices work together only where something connects them, which nothing does in the file of a device by itself."""
+    """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
     system = system_of(section)
-    if not isinstance(system, DatasheetSystem) or system.device_count == 1:
-        return
-    if system.devices_per_node == 1 and system.network.inter.bandwidth is None:
-        of = [name for name, path in files.catalogue("templates", "systems").items() if files.read_yaml(path).data.get("device") == named]
-        of.sort(key=lambda name: not name.startswith("dgx"))
-        known = f" such as {', '.join(of[:4])}" if of else ""
-        raise CrossflowError(
-            f"{named} is a device, and nothing connects {system.device_count:,} of them; name a system of it{known}, "
-            "or describe your own: crossflow init cluster"
-        )
+    if system is not None and (why := unconnected(system)):
+        raise CrossflowError(f"{named} is a device, and {why}")
 
 
 def _config(model: str) -> Path | None:

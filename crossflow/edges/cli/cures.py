@@ -10,7 +10,7 @@ from typing import Any
 
 from crossflow.answers.planning.foreign import instead_of
 from crossflow.answers.planning.opening import unplanned
-from crossflow.answers.scenario import model_name
+from crossflow.answers.sections import model_name
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.cli.source import source_of

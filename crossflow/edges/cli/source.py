@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from crossflow.answers.planning.opening import ScenarioSource, load
 from crossflow.answers.planning.question import INSTEAD, Question, names_program
 from crossflow.answers.planning.requesting import section_of
-from crossflow.answers.scenario import Scenario, model_name
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.sections import model_name
 from crossflow.base import files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.workload.huggingface import CONFIG
