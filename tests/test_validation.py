@@ -23,9 +23,16 @@ SYSTEMS = (
 )
 
 
-@pytest.fixture(scope="module")
-def report():
-    return validate()
+# Tables that have tests of their own, and take three quarters of the time: steps of services, and replays.
+APART = ("serving", "serving_latency", "wide_experts", "post_training")
+
+
+@pytest.fixture(scope="module", params=[APART, pytest.param((), marks=pytest.mark.thorough)], ids=["without services", "whole"])
+def report(request):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in request.param:
+            patch.delitem(READERS, name)
+        return validate()
 
 
 @pytest.fixture(scope="module")
