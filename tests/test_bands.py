@@ -14,7 +14,7 @@ from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, UNMEASURED, like
 from crossflow.answers.study.run import run_study
 from crossflow.evidence.validation import bands as of_tables
 from crossflow.evidence.validation import comparison
-from crossflow.evidence.validation.bands import JudgedRow, band, coverage, left_out, lines, pairs
+from crossflow.evidence.validation.bands import JudgedRow, band, coverage, left_out, lines, pairs, unseen_coverage
 from crossflow.evidence.validation.hindcast_files import DatedWorkload, alone
 from crossflow.workload.spec import TransformerSpec
 
@@ -321,11 +321,44 @@ def test_the_next_chip_may_be_harder_than_those_that_are_known():
 
 def test_one_chip_of_a_kind_differs_from_the_next_as_those_of_other_kinds_do():
     def of(kind, edge, n=20):
-        return [JudgedRow(table="t", like=Likeness(kind=kind, seen="none"), error=edge, item=str(i), chip=f"{edge}") for i in range(n)]
+        like = Likeness(kind=kind, seen="none", memory="HBM")
+        return [JudgedRow(table="t", like=like, error=edge, item=str(i), chip=f"{edge}") for i in range(n)]
 
-    alone, others = Likeness(kind="k", seen="none"), [*of("o", 0.1), *of("o", 0.12), *of("o", 0.15)]
+    alone, others = Likeness(kind="k", seen="none", memory="HBM"), [*of("o", 0.1), *of("o", 0.12), *of("o", 0.15)]
     assert lines(of("k", 0.3))[alone].p90 == pytest.approx(0.3)
     assert 0.3 < lines([*of("k", 0.3), *others])[alone].p90 < lines([*of("k", 0.3), *others, *of("o", 0.3)])[alone].p90
+
+
+def on_chip(chip, memory, edge, n=20):
+    """Rows of a chip that nobody fitted, whose errors are up to an edge."""
+    like = Likeness(kind="k", seen="none", memory=memory)
+    return [JudgedRow(table="t", like=like, error=edge * (i + 1) / n, item=str(i), chip=chip) for i in range(n)]
+
+
+def test_a_chip_of_a_known_kind_is_told_by_its_kind_and_another_one_by_twice_the_hardest():
+    """A chip with HBM by chips with HBM, though cards are harder; where a kind has no chip, all the others speak, with twice their edge."""
+    known = lines([*on_chip("a", "HBM", 0.1), *on_chip("b", "HBM", 0.1 + 1e-9), *on_chip("c", "GDDR", 0.4)])
+
+    def edge_for(memory):
+        return next(bands.candidates(Likeness(kind="k", type="8 bits", seen="none", memory=memory), known))[0].p90
+
+    assert edge_for("HBM") == pytest.approx(0.095)  # of 20 errors the 19th
+    assert edge_for("GDDR") >= 0.38
+    assert edge_for("") == pytest.approx(2 * 0.38)
+
+
+def test_coverage_of_unseen_chips_is_judged_by_the_other_chips_alone():
+    """The card has no like: twice the edge of the others, 0.19, holds 9 of its 20 errors up to 0.4."""
+    rows = [*on_chip("a", "HBM", 0.1), *on_chip("b", "HBM", 0.1), *on_chip("c", "GDDR", 0.4)]
+    shares = {one.chip: one.share for one in unseen_coverage(rows)}
+    assert shares["c"] == pytest.approx(9 / 20)
+    assert shares["a"] == shares["b"] >= 0.95
+    assert shares[""] == pytest.approx(np.mean([shares[chip] for chip in "abc"]))
+
+
+def test_kinds_of_memory_of_published_devices():
+    kinds = {name: likeness(scenario(system={"template": name}, strategy="tp1-dp1")).memory for name in ("h100-sxm", "gaudi2", "rtx-4090")}
+    assert kinds == {"h100-sxm": "", "gaudi2": "HBM", "rtx-4090": "GDDR"}  # nothing of a device whose family was fitted
 
 
 @pytest.mark.thorough

@@ -39,8 +39,8 @@ EXPERTS = ("experts shared out in a node", "experts shared out across nodes")
 TRAITS = ("stack", "type", "experts", "load", "scale")
 SHARED = (
     *(
-        (root, *(trait for place, trait in enumerate(reversed(TRAITS)) if chosen >> place & 1))
-        for root in ("device", "seen")
+        (*root, *(trait for place, trait in enumerate(reversed(TRAITS)) if chosen >> place & 1))
+        for root in (("device",), ("seen", "memory"), ("seen",))
         for chosen in range(2 ** len(TRAITS) - 1, -1, -1)
     ),
     (),
@@ -101,6 +101,7 @@ class Likeness:
     load: str = ""  # requests that one replica of a service works on at once
     scale: str = ""  # number of devices
     seen: str = ""  # what is known of the device, one of `SEEN`, `GENERATED` or `CHANGED`
+    memory: str = ""  # kind of the main memory of a device that nobody fitted, by which chips are of one kind or of different ones
 
     @property
     def text(self) -> str:
@@ -110,6 +111,7 @@ class Likeness:
         'training of dense language models on h100-sxm with nemo, 9 to 128 devices'
         """
         where = f" on {self.device}" if self.device else f" on {SEEN_AS[self.seen]}" if self.seen else ""
+        where += f" (chips with {self.memory})" if self.memory else ""
         engine = " without an engine" if self.stack == NO_STACK else f" with {self.stack}" if self.stack else ""
         return ", ".join(filter(None, (f"{self.kind}{where}{engine}", self.type, self.experts, self.load, self.scale)))
 

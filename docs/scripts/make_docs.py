@@ -3,6 +3,7 @@
 ``python docs/scripts/make_docs.py --data DIR`` writes all of it from a folder of measured data; without ``--data`` the
 accuracy pages are left as they are, unless ``--excerpt`` asks for the small excerpt that the package carries.
 ``--check`` writes nothing and fails where a page differs from what would be written, or an example from what it prints.
+``--keep FOLDER`` takes tables that an earlier run kept there, while nothing has changed, and goes on where one was broken off.
 ``--only PAGE ...`` looks at these pages alone. A new page under ``docs/`` needs no entry here: its examples run in ``docs/examples``.
 """
 
@@ -59,10 +60,11 @@ from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.hindcast_files import FIGURES as BLIND_FIGURES
 from crossflow.evidence.validation.hindcast_files import TRIED, folder, hindcasts
 from crossflow.evidence.validation.hindcasts import HindcastTable
+from crossflow.evidence.validation.kept import KeptTables
 from crossflow.evidence.validation.left_out import WAYS, leave_out
 from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.report import Report, Table, errors
-from crossflow.evidence.validation.tables import device_architecture
+from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.evidence.validation.training import TrainingTable
 from crossflow.hardware.architecture import execution, network, room, software, template
 from crossflow.hardware.architecture.model import Architecture
@@ -84,15 +86,23 @@ def main() -> int:
     """Write or check the pages."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--data", type=Path, metavar="DIR", help="folder of measured data for the accuracy pages")
+    words.add_argument("--keep", type=Path, metavar="FOLDER", help="where tables of predictions are kept between runs, with --data")
     words.add_argument("--excerpt", action="store_true", help="the accuracy pages from the excerpt in the package")
     words.add_argument("--check", action="store_true", help="write nothing, fail where something differs")
     words.add_argument("--only", nargs="+", type=Path, metavar="PAGE", help="these pages alone, such as docs/how-to/fit.md")
     arguments = words.parse_args()
-    report = validate(arguments.data, whole=True) if arguments.data or arguments.excerpt else None
-    own = functools.cache(lambda: _without_own(report, arguments.data))  # two pages have the table
+    with tempfile.TemporaryDirectory() as folder:  # two parts of a page have the rows of chips that are left out
+        kept = KeptTables.of(arguments.keep or Path(folder), arguments.data or shipped())
+        return _made(arguments, kept)
+
+
+def _made(arguments: argparse.Namespace, kept: KeptTables) -> int:
+    """Write or check the pages, with tables that are kept."""
+    report = validate(arguments.data, whole=True, kept=kept) if arguments.data or arguments.excerpt else None
+    own = functools.cache(lambda: _without_own(report, arguments.data, kept))  # two pages have the table
     pages = {DOCS / "files.md": files_page, DOCS / "cli.md": cli_page, DOCS / "support.md": lambda: support.page(GENERATED)}
     if report is not None:
-        pages[DOCS / "validation.md"] = lambda: validation_page(report, own(), full=arguments.data is not None)
+        pages[DOCS / "validation.md"] = lambda: validation_page(report, own(), kept, full=arguments.data is not None)
     chosen = {page.resolve() for page in arguments.only or (*pages, *written_pages())}
     texts = {page: made() for page, made in pages.items() if page in chosen}
     broken: list[str] = []
@@ -682,7 +692,7 @@ STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 
 
-def validation_page(report: Report, own: str, *, full: bool) -> str:
+def validation_page(report: Report, own: str, kept: KeptTables, *, full: bool) -> str:
     """Predicted against measured, for every table of a report; `own` is the table of rows without what was fitted to their own group."""
     data = (
         "From the full folder of measured data of the project, given with `--data`; the package carries an evenly spaced excerpt of it, which `crossflow validate` uses by itself."
@@ -693,7 +703,7 @@ def validation_page(report: Report, own: str, *, full: bool) -> str:
     text += (
         f"## What these errors are\n\n{prose()['accuracy']}\n\n## Rows of a group that nobody fitted\n\n{prose()['without_own']}\n\n{own}\n"
     )
-    text += f"## Bands of error\n\n{prose()['bands']}\n\n{_bands(report)}\n"
+    text += f"## Bands of error\n\n{prose()['bands']}\n\n{_bands(report, kept)}\n"
     text += "## Sources\n\n" + "".join(f"- {line}\n" for line in _sources(report)) + "\n"
     for table in report.tables:
         apart = isinstance(table, HindcastTable) or table.name == "post_training"  # which has its section below
@@ -706,11 +716,11 @@ def validation_page(report: Report, own: str, *, full: bool) -> str:
     return text + "".join(_blind(table) for table in report.tables if isinstance(table, HindcastTable))
 
 
-def _without_own(report: Report, folder: Path | None) -> str:
+def _without_own(report: Report, folder: Path | None, kept: KeptTables) -> str:
     """Median errors of tables without what was fitted to the chip, source or engine of a row."""
     rows = []
     for way in WAYS:
-        found = leave_out(way, folder, whole=True, fitted=report)
+        found = leave_out(way, folder, whole=True, fitted=report, kept=kept)
         for fitted, left in zip(found.fitted.tables, found.left_out.tables, strict=True):
             if len(left.measured) >= FEWEST:
                 both = (errors(table.measured, table.predicted) for table in (fitted, left))
@@ -805,7 +815,7 @@ def _worst(report: Report) -> str:
     return markdown(("table", "rows of", *STATISTICS), rows, right=range(2, 7))
 
 
-def _bands(report: Report) -> str:
+def _bands(report: Report, kept: KeptTables) -> str:
     """Shares of rows kept aside that lie within their bands, by kind and chip, and the bands of devices that no fit has seen."""
     with bands.FILE.open(encoding="utf-8") as file:
         known = [row for row in csv.DictReader(file) if row["seen"] in ("family", "none", bands.GENERATED)]
@@ -815,7 +825,7 @@ def _bands(report: Report) -> str:
         for row in lines
     ]
     header = ("", "devices", "rows", "median", "p90", "bias")
-    seen, unseen = coverage(list(judged(report.tables))), unseen_coverage(left_out(report.data))
+    seen, unseen = coverage(list(judged(report.tables))), unseen_coverage(left_out(report.data, kept))
     told = f"{_shares(seen)}\n{prose()['unseen']}\n\n{_shares(unseen)}"
     return f"{told}\n{prose()['left_out']}\n\n{markdown(header, rows, right=range(2, 6))}"
 

@@ -123,7 +123,7 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     given = scenario.document.data["system"]
     other, generated = changed or is_changed(given), any(isinstance(one, GeneratedSystem) for one in system.places.values())
     device = "" if other or generated else device_of(given, scenario.base)
-    made = GENERATED if generated else CHANGED if other else "none"
+    made = seen(system, kind) if device else GENERATED if generated else CHANGED if other else "none"
     return _divided(
         Likeness(
             kind=kind,
@@ -131,7 +131,8 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
             stack=_stack(scenario),
             type=type_of(scenario.workload.dtype),
             scale=scale_of(scenario.devices),
-            seen=seen(system, kind) if device else made,
+            seen=made,
+            memory=getattr(system, "memory_kind", "") if made == "none" else "",
         ),
         scenario.workload,
         scenario.nodes[0],

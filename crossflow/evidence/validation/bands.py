@@ -25,9 +25,9 @@ from crossflow.answers.bands import (
     candidates,
 )
 from crossflow.base.arrays import Array, Mask
-from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.dropping import instead
 from crossflow.evidence.validation.earlier import earlier_families, has_earlier
+from crossflow.evidence.validation.kept import KeptTables
+from crossflow.evidence.validation.left_out import validate_instead
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.tables import device_spec, template_of
@@ -65,12 +65,15 @@ def judged(tables: Iterable[Table]) -> Iterator[JudgedRow]:
                 yield JudgedRow(table=table.name, like=likes[i], error=error, item=item, chip=chip)
 
 
-def left_out(folder: Path | None) -> list[JudgedRow]:
+def left_out(folder: Path | None, kept: KeptTables | None = None) -> list[JudgedRow]:
     """Rows of devices whose generation is left out: they are predicted by their datasheet and the parameters of the generation before."""
-    with instead(earlier_families()):
-        rows = list(judged(validate(folder, whole=True).tables))
+    rows = list(judged(validate_instead(earlier_families(), folder, whole=True, kept=kept).tables))
     late = [row for row in rows if has_earlier(row.like.device)]
-    return [replace(row, like=replace(row.like, device="", seen="none")) for row in late]
+    return [replace(row, like=replace(row.like, device="", seen="none", memory=_memory(row.like.device))) for row in late]
+
+
+def _memory(device: str) -> str:
+    return getattr(device_spec(device), "memory_kind", "")
 
 
 def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Band]:
@@ -83,7 +86,9 @@ def lines(rows: Sequence[JudgedRow], fewest: int = FEWEST) -> dict[Likeness, Ban
                 found.setdefault(row.like.only(*names), []).append(row)
     spread = _spread_of_chips(rows)
     kept = {
-        like: band(members, spread) for like, members in found.items() if len(members) >= _least(like, fewest) and _speaks(like, members)
+        like: band(members, spread, apart=like.seen == "none" and not like.memory)
+        for like, members in found.items()
+        if len(members) >= _least(like, fewest) and _speaks(like, members)
     }
     items = {like: len({row.item for row in found[like]}) for like in kept}
     widened = {like: replace(one, p90=_edge(like, kept, items, fewest)) for like, one in kept.items()}
@@ -97,7 +102,7 @@ def _least(like: Likeness, fewest: int) -> int:
 
 def _speaks(like: Likeness, rows: Sequence[JudgedRow]) -> bool:
     """Whether rows speak for the next chip: of chips that nobody fitted some of the rows do where two generations have enough of them."""
-    if like.seen not in ("none", GENERATED) or like == like.only("seen"):
+    if like.seen not in ("none", GENERATED) or like in (like.only("seen"), like.only("seen", "memory")):
         return True
     return sum(n >= FEWEST for n in Counter(_generation(row.chip) for row in rows).values()) > 1
 
@@ -114,11 +119,11 @@ def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likenes
     return known[like].p90 if items[like] >= _least(like, fewest) else max(known[like].p90, next(wider, 0.0))
 
 
-def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None) -> Band:
+def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: bool = False) -> Band:
     """Band of rows: its edge is the error that one row in ten of others of the kind passes, as conformal prediction has it [1]_.
 
-    Of chips that nobody fitted it is that of the chip with the widest one, or of the next chip where that is
-    wider (`_of_next_chip`), up to twice as wide.
+    Of chips that nobody fitted it is that of the chip with the widest one, or of the next chip where that is wider (`_of_next_chip`), up
+    to twice as wide. For chips `apart`, of a kind of which none is among the rows, it is twice as wide as that of the hardest.
 
     References
     ----------
@@ -134,7 +139,7 @@ def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None) -> Band:
     if rows[0].like.seen in ("none", GENERATED) and (each := _by_chip(rows)):
         edge = max(map(_rank, each))  # the next chip may be as hard as the hardest of these
         if rows[0].like.seen == "none":
-            edge = float(np.clip(_of_next_chip(each, spread), edge, WIDENED * edge))
+            edge = WIDENED * edge if apart else float(np.clip(_of_next_chip(each, spread), edge, WIDENED * edge))
     return Band(median=float(np.median(np.abs(errors))), p90=edge, bias=float(errors.mean()), n=len(errors), tables=tables)
 
 

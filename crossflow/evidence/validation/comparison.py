@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation.goodput import goodput_table
 from crossflow.evidence.validation.hindcasts import hindcast_table
+from crossflow.evidence.validation.kept import KeptTables
 from crossflow.evidence.validation.kernels_attention import attention_table
 from crossflow.evidence.validation.kernels_experts import exchange_table, moe_table
 from crossflow.evidence.validation.kernels_products import products_table, training_kernels_table
@@ -47,13 +49,14 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
 WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row
 
 
-def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
+def validate(data: str | Path | None = None, *, whole: bool = False, kept: KeptTables | None = None) -> Report:
     """Compare predictions with every table in a folder; without one, with the small excerpt that the package carries.
 
     Parameters
     ----------
     data : the folder; where absent the chips that the package predicts blind (`hindcast_table`) are compared as well.
     whole : compare with the tables that the package carries whole as well, where the folder has no such table, and the chips.
+    kept : where tables are kept between runs; all are predicted anew where absent.
 
     Raises
     ------
@@ -64,18 +67,23 @@ def validate(data: str | Path | None = None, *, whole: bool = False) -> Report:
     if not folder.is_dir():
         raise CrossflowError(f"{folder} is not a folder; give one with gemm.csv, collectives.csv or training_runs.csv as --data")
     places = {name: folder if (folder / f"{name}.csv").is_file() or not (whole and name in WHOLE) else shipped() for name in READERS}
-    tables = [read(places[name]) for name, read in READERS.items() if (places[name] / f"{name}.csv").is_file()]
+
+    def table(name: str, read: Callable[[], Table]) -> Table:
+        return read() if kept is None else kept.table(name, read)
+
+    known = {name: functools.partial(read, places[name]) for name, read in READERS.items()}
+    tables = [table(name, read) for name, read in known.items() if (places[name] / f"{name}.csv").is_file()]
     if has_runs(folder):
-        tables.append(services_table(folder))
+        tables.append(table("services", lambda: services_table(folder)))
     if not tables:
         raise CrossflowError(
             f"{folder} holds none of {', '.join(f'{name}.csv' for name in READERS)}, "
             "and no run of a service (NAME.requests.jsonl, results of vLLM's or guidellm's benchmarks)"
         )
-    if (folder / "gemm.csv").is_file() and (generated := generated_gemm_table(folder)).measured.size:
+    if (folder / "gemm.csv").is_file() and (generated := table("generated", lambda: generated_gemm_table(folder))).measured.size:
         tables.insert(1, generated)
-    if (watts := kernel_power_table(folder)).measured.size:
+    if (watts := table("watts", lambda: kernel_power_table(folder))).measured.size:
         tables.append(watts)
     if data is None or whole:
-        tables.append(hindcast_table())
+        tables.append(table("hindcasts", hindcast_table))
     return Report(data=folder, tables=[with_fitted(table) for table in tables])

@@ -24,6 +24,7 @@ from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.dropping import changed, droppable, instead, neutral, plain_of
 from crossflow.evidence.validation.earlier import earlier_families, has_earlier
 from crossflow.evidence.validation.hindcasts import HindcastTable
+from crossflow.evidence.validation.kept import KeptTables
 from crossflow.evidence.validation.likeness import likenesses
 from crossflow.evidence.validation.report import ERRORS, Report, Table
 from crossflow.evidence.validation.tables import measurements
@@ -65,7 +66,9 @@ class LeftOut:
         return f"LeftOut({self.way}): {self.left_out!r}"
 
 
-def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False, fitted: Report | None = None) -> LeftOut:
+def leave_out(
+    way: str, data: str | Path | None = None, *, whole: bool = False, fitted: Report | None = None, kept: KeptTables | None = None
+) -> LeftOut:
     """Predict measured rows without what was fitted to their own chip, source or engine, and as they are predicted otherwise.
 
     Rows to whose group nothing was fitted are skipped.
@@ -73,7 +76,7 @@ def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False, 
     Parameters
     ----------
     way : what is left out, one of `WAYS`.
-    data, whole : folder of measured tables, and what else to compare with, as `validate` has them.
+    data, whole, kept : folder of measured tables, what else to compare with, and where tables are kept, as `validate` has them.
     fitted : what `validate` says of these, where that is known.
 
     Raises
@@ -86,14 +89,17 @@ def leave_out(way: str, data: str | Path | None = None, *, whole: bool = False, 
     if way not in WAYS:
         raise CrossflowError(f"rows are left out by {', '.join(WAYS)}; got '{way}'{did_you_mean(way, WAYS)}")
     contents, reaches = WAYS[way]()
-    kept = validate(data, whole=whole) if fitted is None else fitted
-    with instead(contents):
-        left = validate(data, whole=whole)
-    pairs = [
-        _compared(*pair, reaches, way) for pair in zip(kept.tables, left.tables, strict=True) if not isinstance(pair[0], HindcastTable)
-    ]
-    both = [replace(report, tables=tables) for report, tables in zip((kept, left), zip(*pairs, strict=True), strict=True)]
+    own = validate(data, whole=whole, kept=kept) if fitted is None else fitted
+    left = validate_instead(contents, data, whole=whole, kept=kept)
+    pairs = [_compared(*pair, reaches, way) for pair in zip(own.tables, left.tables, strict=True) if not isinstance(pair[0], HindcastTable)]
+    both = [replace(report, tables=tables) for report, tables in zip((own, left), zip(*pairs, strict=True), strict=True)]
     return LeftOut(way=way, fitted=both[0], left_out=both[1])
+
+
+def validate_instead(contents: Mapping[Path, str], data: str | Path | None, *, whole: bool, kept: KeptTables | None = None) -> Report:
+    """What `validate` says with other contents of files."""
+    with instead(contents):
+        return validate(data, whole=whole, kept=None if kept is None else kept.instead(contents))
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ def _like(table: str, groups: Mapping[str, str]) -> Likeness:
         return Likeness(kind=kind, seen=GENERATED)
     if template is None:
         return Likeness(kind=kind, **told)
-    return Likeness(kind=kind, device=template, seen=seen(device_spec(template), kind), **told)
+    spec = device_spec(template)
+    known = seen(spec, kind)
+    return Likeness(kind=kind, device=template, seen=known, memory=getattr(spec, "memory_kind", "") if known == "none" else "", **told)
 
 
 def with_fitted(table: Table) -> Table:

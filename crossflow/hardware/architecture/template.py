@@ -52,6 +52,7 @@ ONE = points(1.0)
 TWICE, ROUNDED = 2.01, 1.005  # rate with half of the work left over that without, at most; rounding of printed rates [1]
 BUDGETS = ("area", "power_shares", "perimeter")  # what is divided among the components of a device
 # Parts of a system that are not of its device.
+MEMORY_KINDS = ("HBM", "GDDR")  # by which published devices that nobody fitted are of one kind or of different ones
 NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "host", "node_load", "node_power", "pools")
 Dataflow = Literal["weight", "activation", "output", "best"]
 # The pool whose devices read the prompts of a service. Others hold stages of a model that is trained, and say how many devices they have,
@@ -721,6 +722,11 @@ class DatasheetSystem(SystemFields):
             raise ValueError("levels: at least one on-chip level is needed")
         if self.main[1].bandwidth is None:
             raise ValueError(f"levels: {self.main[0]}: it is main memory here (technology.memory: none) and needs a bandwidth")
+
+    @property
+    def memory_kind(self) -> str:
+        """Kind of the main memory: HBM of accelerators in data centres, GDDR of cards; nothing where it is another."""
+        return next((kind for kind in MEMORY_KINDS if self.technology.memory.upper().startswith(kind)), "")
 
     @property
     def tiered(self) -> bool:
