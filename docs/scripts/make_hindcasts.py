@@ -17,7 +17,7 @@ from typing import Any
 from crossflow.base import files
 from crossflow.evidence.validation.hindcast_files import DESIGNS, TRIED, designs, folder, hindcasts, system_of, with_design
 from crossflow.evidence.validation.hindcast_search import RULE, DesignRule, search
-from crossflow.evidence.validation.hindcasts import answered, figures
+from crossflow.evidence.validation.hindcasts import answered, figures, unthrottled
 
 RULES: Mapping[str, DesignRule | None] = {
     "the predecessor's division": None,
@@ -65,7 +65,8 @@ def tried() -> str:
             if file.forecast:
                 continue
             design = {} if rule is None else designs_of(search(file, rule))
-            made, known = figures(with_design(system_of(file), design)), answered(file)
+            made = figures(with_design(system_of(file), design), cold=unthrottled(file))
+            known = answered(file)
             ratios = [f"{made[figure] / known[figure][0]:.3f}" if figure in known else "" for figure in SHOWN]
             rows.append((title, name, *ratios))
             sys.stdout.write(f"{', '.join(rows[-1])}\n")

@@ -1,7 +1,7 @@
 """The rule by which a chip is divided before it is announced; one for all chips, and no number of it is fitted to any of them.
 
 1. Its memory is bought: every device for which there is room is fed at its rate.
-2. The last cache keeps at least its bandwidth over that of the memory: what ran from the predecessor's cache runs from this one.
+2. The last cache keeps at least its bandwidth over that of the memory: what ran from the cache of the chip before it runs from this one.
 3. Units, caches, memory and links take no more of the die than they take of any chip that was known: the rest are repairs, hosts, fp64.
 4. Within that, shares of area, power and edge, slices of the last cache and bundles of units are those that make the step of a workload of
    its day shortest, at the power of its class.
@@ -28,6 +28,7 @@ from crossflow.base.files import Document
 from crossflow.evidence.validation.hindcast_files import (
     HindcastFile,
     alone,
+    balance,
     clock_limit,
     memory_rate,
     predecessor,
@@ -93,8 +94,7 @@ def _bounds(file: HindcastFile, rule: DesignRule) -> Iterator[tuple[BoundFigure,
     if rule.memory:
         yield lambda columns: columns[memory], Constraint(name="memory", bound=FED * utilisation * memory_rate(file), at_most=False)
     if rule.balance:
-        kept = float(before.levels[-2].bandwidth[0] / before.memory.bandwidth[0])
-        yield lambda columns: columns[last] / columns[memory], Constraint(name="balance", bound=kept, at_most=False)
+        yield lambda columns: columns[last] / columns[memory], Constraint(name="balance", bound=balance(file), at_most=False)
     if rule.clock:
         yield lambda columns: columns["architecture.frequency"], Constraint(name="clock", bound=clock_limit(file))
 
