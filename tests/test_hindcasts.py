@@ -17,6 +17,7 @@ from crossflow.evidence.validation.hindcast_files import (
     HindcastFile,
     balance,
     clock_limit,
+    denser_cells,
     designed,
     designs,
     hindcasts,
@@ -25,7 +26,7 @@ from crossflow.evidence.validation.hindcast_files import (
     system_of,
     template_of,
 )
-from crossflow.evidence.validation.hindcast_search import ANNOUNCED, explained, search, space
+from crossflow.evidence.validation.hindcast_search import ANNOUNCED, DesignRule, _bounds, explained, search, space
 from crossflow.evidence.validation.hindcasts import HindcastRow, figures, gates, hindcast_table
 from crossflow.hardware.architecture.system import architecture
 
@@ -120,6 +121,16 @@ def test_a_card_has_the_memory_of_the_card_whose_place_it_takes():
     assert pin_rate(own) == pytest.approx(16e9 * 1.758 / 2.0)
     assert (balance(file), balance(own)) == (pytest.approx(5.0, abs=0.01), pytest.approx(2.8, abs=0.01))
     assert ANNOUNCED[file.predecessor] > "2016-09-13"  # P4's: older than V100, which is older than T4
+
+
+def test_a_first_level_memory_that_grows_with_its_cells_is_a_rule_that_can_be_tried():
+    """V100's 128 KiB of N12 take the area of 332 KiB of N7; a card of the same node gains nothing, and a TPU has no such level."""
+    assert denser_cells(hindcasts()["a100"]) == pytest.approx(1.0 / 0.3857, rel=1e-3)
+    assert denser_cells(hindcasts()["t4"]) == 1.0
+    rules = {name: [bound for _, bound in _bounds(hindcasts()[name], DesignRule(first=True))] for name in ("a100", "tpu-v5p")}
+    assert [bound.name for bound in rules["a100"]] == ["memory", "balance", "first"]
+    assert rules["a100"][-1].bound == pytest.approx(128 * 1024 / 0.3857, rel=1e-3)
+    assert [bound.name for bound in rules["tpu-v5p"]] == ["memory", "balance"]
 
 
 def test_what_products_lose_in_a_step_is_the_predecessor_s_where_it_was_measured():

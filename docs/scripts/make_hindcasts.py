@@ -27,6 +27,7 @@ RULES: Mapping[str, DesignRule | None] = {
     "known share of the die (1 to 3), the rule": RULE,
     "clock of the node as well": DesignRule(clock=True),
     "clock, without 3": DesignRule(explained=False, clock=True),
+    "first-level memory of a bundle as well": DesignRule(first=True),
 }
 SHOWN = ("product", "memory bandwidth", "l2 bandwidth", "training, 7B", "training, 70B", "decoding, 7B", "decoding, 70B", "peak")
 

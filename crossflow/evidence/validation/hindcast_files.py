@@ -258,6 +258,13 @@ def clock_limit(file: HindcastFile) -> float:
     return float(predecessor(file).frequency[0]) * parse(file.facts.speed.value, "1")
 
 
+def denser_cells(file: HindcastFile) -> float:
+    """How many times as many bits of on-chip memory its node has on an area as that of the predecessor. [1]"""
+    names = (template_of(file.predecessor).technology.logic, str(file.facts.logic.value))
+    before, now = (library_of(file).component("logic", name) for name in names)
+    return float((before.sram_area / now.sram_area)[0])
+
+
 def memory_rate(file: HindcastFile) -> float:
     """Bandwidth of its memory devices together. [B/s]"""
     pins = float(library_of(file).component("memory", str(file.facts.memory.value)).links_per_device[0])
