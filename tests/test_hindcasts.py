@@ -15,17 +15,18 @@ from crossflow.evidence.validation.bands import coverage, judged, lines
 from crossflow.evidence.validation.hindcast_files import (
     FIGURES,
     HindcastFile,
+    balance,
     clock_limit,
+    denser_cells,
     designed,
     designs,
     hindcasts,
     memory_rate,
     pin_rate,
-    predecessor,
     system_of,
     template_of,
 )
-from crossflow.evidence.validation.hindcast_search import ANNOUNCED, explained, search, space
+from crossflow.evidence.validation.hindcast_search import ANNOUNCED, DesignRule, _bounds, explained, search, space
 from crossflow.evidence.validation.hindcasts import HindcastRow, figures, gates, hindcast_table
 from crossflow.hardware.architecture.system import architecture
 
@@ -112,16 +113,59 @@ def test_no_more_of_the_die_is_used_than_of_the_best_chip_that_was_known():
     assert found["b200"] == pytest.approx(0.994, abs=0.005)
 
 
+def test_a_card_has_the_memory_of_the_card_whose_place_it_takes():
+    """P4 ran GDDR5X of 10 Gbit/s at 6, and its cache five times as fast as its memory; V100 runs HBM2 and 2.8."""
+    file = hindcasts()["t4"]
+    own = file.model_copy(update={"in_place_of": None})
+    assert pin_rate(file) == pytest.approx(16e9 * 6.0 / 10.0)
+    assert pin_rate(own) == pytest.approx(16e9 * 1.758 / 2.0)
+    assert (balance(file), balance(own)) == (pytest.approx(5.0, abs=0.01), pytest.approx(2.8, abs=0.01))
+    assert ANNOUNCED[file.predecessor] > "2016-09-13"  # P4's: older than V100, which is older than T4
+
+
+def test_a_first_level_memory_that_grows_with_its_cells_is_a_rule_that_can_be_tried():
+    """V100's 128 KiB of N12 take the area of 332 KiB of N7; a card of the same node gains nothing, and a TPU has no such level."""
+    assert denser_cells(hindcasts()["a100"]) == pytest.approx(1.0 / 0.3857, rel=1e-3)
+    assert denser_cells(hindcasts()["t4"]) == 1.0
+    rules = {name: [bound for _, bound in _bounds(hindcasts()[name], DesignRule(first=True))] for name in ("a100", "tpu-v5p")}
+    assert [bound.name for bound in rules["a100"]] == ["memory", "balance", "first"]
+    assert rules["a100"][-1].bound == pytest.approx(128 * 1024 / 0.3857, rel=1e-3)
+    assert [bound.name for bound in rules["tpu-v5p"]] == ["memory", "balance"]
+
+
+def test_what_products_lose_in_a_step_is_the_predecessor_s_where_it_was_measured():
+    given = {name: system_of(file).get("execution") for name, file in hindcasts().items()}
+    assert {name: lost for name, lost in given.items() if lost is not None} == {
+        "b200": {"training_sensitivity": 4}, "rubin": {"training_sensitivity": 4},
+    }  # fmt: skip
+    system = designed(hindcasts()["b200"])
+    found, free = made.steps(system), made.steps({**system, "execution": {"training_sensitivity": 1}})
+    assert found["training, 7B"] < 0.9 * free["training, 7B"]
+    assert found["decoding, 7B"] == pytest.approx(free["decoding, 7B"])
+
+
+def test_a_product_that_was_measured_before_power_slowed_it_is_predicted_so():
+    system = designed(hindcasts()["t4"])
+    held, cold = figures(system), figures(system, cold=True)
+    assert held["product"] < 0.97 * cold["product"] < cold["peak"]
+    assert {name: value for name, value in held.items() if name != "product"} == {
+        name: value for name, value in cold.items() if name != "product"
+    }
+    assert [name for name, file in hindcasts().items() if made.unthrottled(file)] == ["t4"]
+    answers = files.read_yaml(files.find("templates", "hindcast-h100")).data["answers"]
+    with pytest.raises(SpecError, match="only a product is predicted without the limit of power; leave out unthrottled"):
+        read("hindcast-h100", answers={**answers, "l2 bandwidth": {**answers["l2 bandwidth"], "unthrottled": True}})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_designs_keep_the_rule(name):
     file, system = hindcasts()[name], designed(hindcasts()[name])
     spec = crossflow.from_dict({"system": system, "workload": {"model": "gemm", "m": 8, "n": 8, "k": 8}, "strategy": "d8"}).system
-    device, before = architecture(spec), predecessor(file)
+    device = architecture(spec)
     areas = [value for path, value in designs()[name].items() if path.startswith("system.budgets.area.")]
     assert sum(areas) <= explained(file) + 1e-9
     assert device.memory.bandwidth[0] / spec.memory_utilisation[0] >= 0.979 * memory_rate(file)
-    balance, kept = (one.levels[-2].bandwidth[0] / one.memory.bandwidth[0] for one in (device, before))
-    assert balance >= kept * (1 - 1e-4)
+    assert device.levels[-2].bandwidth[0] / device.memory.bandwidth[0] >= balance(file) * (1 - 1e-4)
     for path, ends in space(template_of(file.predecessor)).items():
         if isinstance(ends, dict) and "from" in ends:
             assert ends["from"] <= designs()[name][path] <= ends["to"]

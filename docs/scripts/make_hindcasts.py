@@ -17,7 +17,7 @@ from typing import Any
 from crossflow.base import files
 from crossflow.evidence.validation.hindcast_files import DESIGNS, TRIED, designs, folder, hindcasts, system_of, with_design
 from crossflow.evidence.validation.hindcast_search import RULE, DesignRule, search
-from crossflow.evidence.validation.hindcasts import answered, figures
+from crossflow.evidence.validation.hindcasts import answered, figures, unthrottled
 
 RULES: Mapping[str, DesignRule | None] = {
     "the predecessor's division": None,
@@ -27,6 +27,7 @@ RULES: Mapping[str, DesignRule | None] = {
     "known share of the die (1 to 3), the rule": RULE,
     "clock of the node as well": DesignRule(clock=True),
     "clock, without 3": DesignRule(explained=False, clock=True),
+    "first-level memory of a bundle as well": DesignRule(first=True),
 }
 SHOWN = ("product", "memory bandwidth", "l2 bandwidth", "training, 7B", "training, 70B", "decoding, 7B", "decoding, 70B", "peak")
 
@@ -65,7 +66,8 @@ def tried() -> str:
             if file.forecast:
                 continue
             design = {} if rule is None else designs_of(search(file, rule))
-            made, known = figures(with_design(system_of(file), design)), answered(file)
+            made = figures(with_design(system_of(file), design), cold=unthrottled(file))
+            known = answered(file)
             ratios = [f"{made[figure] / known[figure][0]:.3f}" if figure in known else "" for figure in SHOWN]
             rows.append((title, name, *ratios))
             sys.stdout.write(f"{', '.join(rows[-1])}\n")

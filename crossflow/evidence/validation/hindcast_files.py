@@ -90,7 +90,7 @@ class Facts(FileModel):
     pin_rate: Fact | None = Field(
         default=None,
         description="rate of this generation in products that were on sale; where absent that of the standard, times the share of it at "
-        "which the predecessor's pins run",
+        "which the pins of the predecessor, or of the chip whose place it takes, run",
     )
     link: Fact = Field(description="links between devices, of the technology library")
     fabric: Fact | None = Field(
@@ -99,6 +99,11 @@ class Facts(FileModel):
         " `system.network.intra.fabric` names it; a switch that takes nothing where absent",
     )
     substrate: Fact | None = Field(default=None, description="of its package; the predecessor's where absent")
+    training_sensitivity: Fact | None = Field(
+        default=None,
+        description="how much more of their time products lose inside a training step than on A100, as measured on the predecessor; 1 where"
+        " nothing was",
+    )
     speed: Fact = Field(
         description="factor of the clock that its node gains at equal power, as the foundry claims; for a rule that was tried"
     )
@@ -111,6 +116,9 @@ class LaterFigure(FileModel):
     source: str = Field(description="one of the file's sources")
     status: Status = Field(description="how it was read")
     kind: Literal["measured", "published", "announced"] = Field(description="`announced` is no answer yet, and keeps or misses no gate")
+    unthrottled: bool = Field(
+        default=False, description="whether it was measured before power slowed the chip; of a product, which is then predicted so too"
+    )
     note: str = Field(default="", description="what else is to be known")
 
 
@@ -131,6 +139,11 @@ class HindcastFile(FileModel):
     name: str = Field(description="of its row")
     title: str = Field(description="the chip, its predecessor, and as of when it is predicted")
     predecessor: str = Field(description="generated template of the chip before it")
+    in_place_of: str | None = Field(
+        default=None,
+        description="generated template of the chip whose place it takes, where that is another one: its memory then runs at the share"
+        " of its rate at which that chip's does, and its last cache keeps that chip's bandwidth over the memory's",
+    )
     announced: Day = Field(description="day of its announcement; of a forecast the day on which it is made")
     sources: Mapping[str, str] = Field(description="of facts and answers, by key")
     facts: Facts = Field(description="the only inputs beside the predecessor's template, each older than the announcement")
@@ -151,6 +164,8 @@ class HindcastFile(FileModel):
         for place, given in (("facts", facts), ("answers", self.answers)):
             if lost := [name for name, one in given.items() if one.source not in self.sources]:
                 raise ValueError(f"{place}: {lost[0]}: there is no source '{given[lost[0]].source}'")
+        if brief := [name for name, answer in self.answers.items() if answer.unthrottled and name != "product"]:
+            raise ValueError(f"answers: {brief[0]}: only a product is predicted without the limit of power; leave out unthrottled")
         if strange := [name for name in self.answers if name not in FIGURES]:
             raise ValueError(f"answers: '{strange[0]}' is not compared; known: {', '.join(FIGURES)}")
         return self
@@ -208,6 +223,7 @@ def system_of(file: HindcastFile) -> dict[str, Any]:
         "devices_per_package": 1,
         "technology": {role: fact.value for role, fact in chosen.items() if fact is not None},
         "components": {"memory": {"nominal_frequency": f"{pin_rate(file):.6g} Hz", "device_capacity": facts.capacity.value}},
+        **({} if facts.training_sensitivity is None else {"execution": {"training_sensitivity": facts.training_sensitivity.value}}),
         "budgets": {
             "chip_area": f"{area:g} mm2",
             "node_area": f"{area + 1e6 * float(memory.device_area[0]) * int(facts.stacks.value) + 1:g} mm2",
@@ -228,10 +244,10 @@ def alone(devices: int, file: HindcastFile | None = None) -> dict[str, Any]:
 
 
 def pin_rate(file: HindcastFile) -> float:
-    """Rate of a pin of its memory: that of products on sale, or of the standard at the share of it at which the predecessor's run. [Hz]"""
+    """Rate of a pin of its memory: that of products on sale, or of the standard at the share of it at which those before it run. [Hz]"""
     if file.facts.pin_rate is not None:
         return parse(file.facts.pin_rate.value, "Hz")
-    library, before = library_of(file), template_of(file.predecessor)
+    library, before = library_of(file), template_of(replaced(file))
     changed, standard = before.components.memory, library.component("memory", before.technology.memory).nominal_frequency
     ran = standard if changed is None or changed.nominal_frequency is None else changed.nominal_frequency
     return float((library.component("memory", str(file.facts.memory.value)).nominal_frequency * ran / standard)[0])
@@ -240,6 +256,13 @@ def pin_rate(file: HindcastFile) -> float:
 def clock_limit(file: HindcastFile) -> float:
     """Its fastest clock: that of the predecessor times what the foundry claims of the node at equal power. [Hz]"""
     return float(predecessor(file).frequency[0]) * parse(file.facts.speed.value, "1")
+
+
+def denser_cells(file: HindcastFile) -> float:
+    """How many times as many bits of on-chip memory its node has on an area as that of the predecessor. [1]"""
+    names = (template_of(file.predecessor).technology.logic, str(file.facts.logic.value))
+    before, now = (library_of(file).component("logic", name) for name in names)
+    return float((before.sram_area / now.sram_area)[0])
 
 
 def memory_rate(file: HindcastFile) -> float:
@@ -251,6 +274,17 @@ def memory_rate(file: HindcastFile) -> float:
 def predecessor(file: HindcastFile) -> Architecture:
     """The chip before it."""
     return _built(file.predecessor)
+
+
+def replaced(file: HindcastFile) -> str:
+    """Generated template of the chip whose place it takes: cards of little power have other memories than the large chips of their day."""
+    return file.in_place_of or file.predecessor
+
+
+def balance(file: HindcastFile) -> float:
+    """Bandwidth of the last cache over that of the memory, of the chip whose place it takes. [1]"""
+    before = _built(replaced(file))
+    return float(before.levels[-2].bandwidth[0] / before.memory.bandwidth[0])
 
 
 def library_of(file: HindcastFile) -> TechLibrary:

@@ -1,14 +1,14 @@
 """The rule by which a chip is divided before it is announced; one for all chips, and no number of it is fitted to any of them.
 
 1. Its memory is bought: every device for which there is room is fed at its rate.
-2. The last cache keeps at least its bandwidth over that of the memory: what ran from the predecessor's cache runs from this one.
+2. The last cache keeps at least its bandwidth over that of the memory: what ran from the cache of the chip before it runs from this one.
 3. Units, caches, memory and links take no more of the die than they take of any chip that was known: the rest are repairs, hosts, fp64.
 4. Within that, shares of area, power and edge, slices of the last cache and bundles of units are those that make the step of a workload of
    its day shortest, at the power of its class.
 
-The first three are each a field of `DesignRule`, so that what they do can be told (``docs/scripts/make_hindcasts.py --tried``). So is a
-fourth that was tried and left: a clock of at most that of the predecessor times the gain of the node. Foundries claim that at equal power,
-and chips were given more.
+The first three are each a field of `DesignRule`, so that what they do can be told (``docs/scripts/make_hindcasts.py --tried``). So are two
+that were tried and left. One is a clock of at most that of the predecessor times the gain of the node: foundries claim that at equal power,
+and chips were given more. The other is a first-level memory that grows with the cells of its node alone, as its wires set its latency.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from crossflow.base.files import Document
 from crossflow.evidence.validation.hindcast_files import (
     HindcastFile,
     alone,
+    balance,
     clock_limit,
+    denser_cells,
     memory_rate,
     predecessor,
     system_of,
@@ -39,6 +41,7 @@ from crossflow.hardware.architecture.template import GeneratedSystem
 
 EVALUATIONS = 20_000
 FEWER, MORE = 4.0, 16.0  # how many times fewer, or more, slices and bundles than the predecessor's a search may take
+LEAST_LEVELS = 3  # of chips without a first-level memory: registers, the last cache and main memory
 FED = 0.98  # of the rate of the memory that must be fed: shares that just suffice are found from below
 # Generated chips by the day of their announcement.
 ANNOUNCED: Mapping[str, str] = {
@@ -62,6 +65,7 @@ class DesignRule:
     balance: bool = True  # the last cache keeps its bandwidth over the memory's
     explained: bool = True  # no more of the die is used than of the best known chip
     clock: bool = False  # the clock gains no more than the node is claimed to at equal power
+    first: bool = False  # the first-level memory of a bundle takes no more area than the predecessor's
 
 
 RULE = DesignRule()
@@ -93,10 +97,13 @@ def _bounds(file: HindcastFile, rule: DesignRule) -> Iterator[tuple[BoundFigure,
     if rule.memory:
         yield lambda columns: columns[memory], Constraint(name="memory", bound=FED * utilisation * memory_rate(file), at_most=False)
     if rule.balance:
-        kept = float(before.levels[-2].bandwidth[0] / before.memory.bandwidth[0])
-        yield lambda columns: columns[last] / columns[memory], Constraint(name="balance", bound=kept, at_most=False)
+        yield lambda columns: columns[last] / columns[memory], Constraint(name="balance", bound=balance(file), at_most=False)
     if rule.clock:
         yield lambda columns: columns["architecture.frequency"], Constraint(name="clock", bound=clock_limit(file))
+    if rule.first and len(before.levels) > LEAST_LEVELS:
+        held = f"architecture.{before.levels[1].name}.capacity"
+        bound = float(before.levels[1].capacity[0]) * denser_cells(file)
+        yield lambda columns: columns[held] / columns["architecture.units"], Constraint(name="first", bound=bound)
 
 
 def space(before: GeneratedSystem) -> dict[str, Any]:
