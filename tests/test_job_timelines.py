@@ -69,7 +69,8 @@ def test_training_waits_for_the_last_engine_and_asynchronous_training_for_none()
         train = min(found.slots.start[found.slots_of(0)][1:])
         written = max(found.slots.end[found.slots.device > 0])
         assert bool(train >= written * (1 - 1e-12)) is waits
-    path = [found.devices[int(found.slots.device[slot])].name for slot in both("apart")[1].critical_path()]
+    _, found = both("apart")
+    path = [found.devices[int(found.slots.device[slot])].name for slot in found.critical_path()]
     assert path[-1] == "training"
     assert any("engine" in one for one in path)
 

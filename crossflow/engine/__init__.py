@@ -55,6 +55,6 @@ DOORS = {
     "tasks": ("Copy", "PriceRows", "Task", "copies", "tasks_of"),
     "timeline.flat": ("Run", "timeline_of"),
     "timeline.pipeline": ("walk_of",),
-    "timeline.record": ("ACTIVITIES", "CHUNK", "COMPUTE", "DATA", "Device", "Events", "HOST", "MODELLED", "PIPELINE", "PassEvents",
-        "STREAMS", "TENSOR", "Timeline", "WAIT", "WORK"),
+    "timeline.record": ("ACTIVITIES", "CHUNK", "COMPUTE", "DATA", "Device", "Events", "FROM_HOST", "HOST", "MODELLED", "PIPELINE",
+        "PassEvents", "STREAMS", "TENSOR", "Timeline", "WAIT", "WORK"),
 }  # fmt: skip

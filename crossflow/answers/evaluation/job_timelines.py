@@ -29,7 +29,7 @@ UNEVEN = "{name}: devices that differ are of a step alone; leave out job for its
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Span:
+class _PhaseSpan:
     """What a line of devices does for a while."""
 
     name: str
@@ -59,7 +59,7 @@ def job_timeline(scenario: Scenario, uneven: Uneven) -> Timeline:
     begin = sent[-1].end if sent else 0.0
     beside = job.rollout is not None and job.rollout.staleness > 0
     trained = _trained(found, begin if beside else begin + rollout.time, len(ends) if not rollout.devices else 1)
-    written = [_Span(name=WRITING, label=WRITING, begin=begin, end=begin + end) for end in ends]
+    written = [_PhaseSpan(name=WRITING, label=WRITING, begin=begin, end=begin + end) for end in ends]
     devices = _devices(scenario, rollout, len(ends))
     if rollout.devices:
         lines = [[*sent, *trained], *([*sent, one] for one in written)]
@@ -99,7 +99,7 @@ def _devices(scenario: Scenario, rollout: Rollout, engines: int) -> list[Device]
     return [training, *own] if rollout.devices else own
 
 
-def _sent(rollout: Rollout) -> list[_Span]:
+def _sent(rollout: Rollout) -> list[_PhaseSpan]:
     """How weights reach the engines, and these wake up."""
     return _in_a_row(0.0, [
         ("weights send_recv" if rollout.devices else "weights all_gather", "transfer", rollout.transfer, DATA),
@@ -107,7 +107,7 @@ def _sent(rollout: Rollout) -> list[_Span]:
     ])  # fmt: skip
 
 
-def _trained(found: Iteration, begin: float, lines: int) -> list[_Span]:
+def _trained(found: Iteration, begin: float, lines: int) -> list[_PhaseSpan]:
     """What devices of training do with the answers: passes, training steps, and what the trainer takes beside them."""
     many = sum(often for often, _ in found.steps.values()) * lines > MOST_EVENTS
     spans = list[tuple[str, str, float, int]]()
@@ -123,17 +123,17 @@ def _trained(found: Iteration, begin: float, lines: int) -> list[_Span]:
     return _in_a_row(begin, spans)
 
 
-def _in_a_row(begin: float, spans: Sequence[tuple[str, str, float, int]]) -> list[_Span]:
+def _in_a_row(begin: float, spans: Sequence[tuple[str, str, float, int]]) -> list[_PhaseSpan]:
     """Spans one after the other, without those that take no time."""
-    found = list[_Span]()
+    found = list[_PhaseSpan]()
     for name, label, time, stream in spans:
         if time > 0:
-            found.append(_Span(name=name, label=label, begin=begin, end=begin + time, stream=stream))
+            found.append(_PhaseSpan(name=name, label=label, begin=begin, end=begin + time, stream=stream))
             begin += time
     return found
 
 
-def _runs(lines: Sequence[Sequence[_Span]], written: float | None) -> list[Run]:
+def _runs(lines: Sequence[Sequence[_PhaseSpan]], written: float | None) -> list[Run]:
     """Events of all lines; what begins when all answers are written waits for the engine that ends last."""
     where = [(i, span) for i, line in enumerate(lines) for span in line]
     writes = [k for k, (_, span) in enumerate(where) if span.name == WRITING]
@@ -148,7 +148,7 @@ def _runs(lines: Sequence[Sequence[_Span]], written: float | None) -> list[Run]:
 
 
 def _memory(
-    found: Iteration, trained: Sequence[_Span], begin: float, devices: Sequence[Device], *, offload: bool
+    found: Iteration, trained: Sequence[_PhaseSpan], begin: float, devices: Sequence[Device], *, offload: bool
 ) -> list[tuple[Array, Array]]:
     """What devices hold from the beginning of each phase on: of each model the most that its phase takes. [s], [B]"""
     peaks, rollout = peaks_of(found.held, found.rollout, offload=offload), found.rollout
@@ -160,7 +160,7 @@ def _memory(
     return [(np.array([time for time, _ in one]), np.array([size for _, size in one])) for one in each]
 
 
-def _peak_of(span: _Span, peaks: dict[str, float]) -> float:
+def _peak_of(span: _PhaseSpan, peaks: dict[str, float]) -> float:
     """What the device holds in a phase of a model. [B]"""
     if span.name.endswith(" forward"):
         model = span.name.removesuffix(" forward")

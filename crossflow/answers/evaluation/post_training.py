@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +29,7 @@ from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.base.units import show
@@ -88,7 +89,8 @@ class JobRow:
 
 def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> Score:
     """The score of training steps with the figures of the jobs that they are part of; with `strict` what cannot be built is an error."""
-    rows = [_row(one, score.take([i]), strict=strict) for i, one in enumerate(scenarios)]
+    kept: dict[str, Scenario] = {}
+    rows = [_row(one, score.take([i]), kept, strict=strict) for i, one in enumerate(scenarios)]
     reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
     names = dict.fromkeys(["iteration_time_s", *(name for row in rows for name in row.figures)])
     job = scenarios[0].post_training
@@ -119,12 +121,16 @@ def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
-def _row(scenario: Scenario, score: Score, *, strict: bool) -> JobRow:
-    """What comes of the job of a scenario whose training step has a score."""
+def _row(scenario: Scenario, score: Score, kept: dict[str, Scenario], *, strict: bool) -> JobRow:
+    """What comes of the job of a scenario whose training step has a score; `kept` are services of other points, which it may share."""
     if not score.feasible[0]:
         return JobRow(problem="the training step of the job does not run")
     try:
-        return job_row(scenario, score)
+        parts = parts_of(scenario)
+        if parts.rollout is not None:  # points that differ in training alone have one service, which is replayed once
+            key = json.dumps(parts.rollout.document.data, sort_keys=True, default=str)
+            parts = replace(parts, rollout=kept.setdefault(key, parts.rollout))
+        return job_row(scenario, score, parts)
     except CrossflowError as error:
         if strict:
             raise
@@ -258,7 +264,7 @@ def _placed(name: str, problem: Problem) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class HeldModel:
     """A model on a device of training."""
 
     state: float  # what stays of it between its phases. [B]
@@ -281,13 +287,13 @@ class Iteration:
 
     times: Mapping[str, float]
     rollout: Rollout
-    held: Mapping[str, Held]
+    held: Mapping[str, HeldModel]
     steps: Mapping[str, tuple[float, Score]]
 
 
-def job_row(scenario: Scenario, score: Score) -> JobRow:
-    """Figures of an iteration of a job, whose training step has a score."""
-    job, (found, problem) = scenario.post_training, iteration_of(scenario, score)
+def job_row(scenario: Scenario, score: Score, parts: JobParts | None = None) -> JobRow:
+    """Figures of an iteration of a job, whose training step has a score; `parts` are its own where absent."""
+    job, (found, problem) = scenario.post_training, iteration_of(scenario, score, parts)
     if found is None:
         return JobRow(problem=problem)
     assert job is not None
@@ -299,11 +305,11 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found.rollout))
 
 
-def iteration_of(scenario: Scenario, score: Score) -> tuple[Iteration | None, str]:
+def iteration_of(scenario: Scenario, score: Score, parts: JobParts | None = None) -> tuple[Iteration | None, str]:
     """The iteration of a job whose training step has a score; None where it cannot run, and why."""
     from crossflow.answers.evaluation import evaluate
 
-    job, parts = scenario.post_training, parts_of(scenario)
+    job, parts = scenario.post_training, parts or parts_of(scenario)
     assert job is not None
     scores = {name: evaluate(one) for name, one in parts.passes.items()}
     trained = {name: evaluate(one) for name, one in parts.trained.items()}
@@ -328,23 +334,23 @@ def iteration_of(scenario: Scenario, score: Score) -> tuple[Iteration | None, st
     return (None, crowded) if crowded else (Iteration(times=times, rollout=found, held=held, steps=steps), "")
 
 
-def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, Held]:
+def _models(scenario: Scenario, score: Score, scores: Mapping[str, Score], trained: Mapping[str, Score]) -> dict[str, HeldModel]:
     """What every model holds on the fullest device of training."""
     parts, workload = parts_of(scenario), scenario.workload
     learns = 1.0 if isinstance(workload, TransformerSpec) and workload.adapters is not None else 2.0  # weights that stay do not go back
 
-    def learning(one: Score) -> Held:
+    def learning(one: Score) -> HeldModel:
         weights, states = float(one.memory["weights"][0]), float(one.memory["optimizer"][0])
         kept = weights + states + float(one.memory["gradients"][0])
-        return Held(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
+        return HeldModel(state=kept, peak=float(one.memory_needed[0]), moved=learns * weights + 2.0 * states)
 
     found = {"policy": learning(score), **{name: learning(one) for name, one in trained.items()}}
     for name, one in scores.items():
         weights, peak = float(one.memory["weights"][0]), float(one.memory_needed[0])
         if name in parts.shared or name in trained:  # whose weights are there for training
-            found[f"{name} pass"] = Held(state=0.0, peak=peak, borrowed=weights)
+            found[f"{name} pass"] = HeldModel(state=0.0, peak=peak, borrowed=weights)
         else:
-            found[name] = Held(state=weights, peak=peak, moved=weights)
+            found[name] = HeldModel(state=weights, peak=peak, moved=weights)
     return found
 
 
@@ -367,7 +373,7 @@ class Rollout:
     service: Scenario | None = None  # that wrote them
 
 
-def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, Held]) -> tuple[Rollout, str]:
+def _written(scenario: Scenario, parts: JobParts, held: Mapping[str, HeldModel]) -> tuple[Rollout, str]:
     """The rollout of an iteration, and why there is none; both empty for jobs without one."""
     from crossflow.answers.evaluation import evaluate
 
@@ -468,13 +474,13 @@ def _overlap(plan: Plan, engine: Plan, *, routed: bool) -> tuple[float, float]:
     return 1.0 / (np.prod(cuts) * sharded), 1.0 / (np.prod(both) * sharded)
 
 
-def _others(held: Mapping[str, Held], found: Rollout, name: str) -> float:
+def _others(held: Mapping[str, HeldModel], found: Rollout, name: str) -> float:
     """What stays of all models but one on a device. [B]"""
     engines = found.weights if not found.devices else 0.0
     return sum(one.state for key, one in held.items() if key != name) + engines
 
 
-def peaks_of(held: Mapping[str, Held], found: Rollout, *, offload: bool) -> dict[str, float]:
+def peaks_of(held: Mapping[str, HeldModel], found: Rollout, *, offload: bool) -> dict[str, float]:
     """What the fullest device of training holds while each model works, and while engines write on it (`rollout`). [B]"""
     peaks = {name: one.peak + (0.0 if offload else _others(held, found, name) - one.borrowed) for name, one in held.items()}
     if found.memory and not found.devices:
@@ -482,7 +488,7 @@ def peaks_of(held: Mapping[str, Held], found: Rollout, *, offload: bool) -> dict
     return peaks
 
 
-def _crowded(scenario: Scenario, score: Score, held: Mapping[str, Held], found: Rollout) -> str:
+def _crowded(scenario: Scenario, score: Score, held: Mapping[str, HeldModel], found: Rollout) -> str:
     """Why the models of a job have no room beside each other; nothing where they have."""
     job, capacity = scenario.post_training, float(score.memory_capacity[0])
     assert job is not None
@@ -495,14 +501,26 @@ def _crowded(scenario: Scenario, score: Score, held: Mapping[str, Held], found: 
     return ""
 
 
+def whole_of(job: PostTrainingSpec, training: Array, rollout: Array) -> Array:
+    """What an iteration takes of phases of training and a rollout: the longer one where answers may be older than the policy. [s]"""
+    beside = job.rollout is not None and job.rollout.staleness > 0
+    return np.maximum(training, rollout) if beside else training + rollout
+
+
+def step_of(scenario: Scenario) -> Scenario:
+    """The training step of the policy of a job, as a scenario of its own."""
+    document = scenario.document
+    data = {key: value for key, value in document.data.items() if key not in ("job", "run")}
+    return from_document(Document(file=document.file, data=data, lines=document.lines), scenario.base, scenario.name, scenario)
+
+
 def _figures(scenario: Scenario, times: Mapping[str, float], found: Rollout) -> dict[str, float]:
     """Figures of an iteration by name; `times` are those of the phases on the devices of training. [s]"""
     job = scenario.post_training
     assert job is not None
     training, devices = sum(times.values()), scenario.devices + found.devices
     spec = job.rollout
-    overlapped = spec is not None and spec.staleness > 0
-    whole = (max(training, found.time) if overlapped else training + found.time) + found.transfer + found.refit
+    whole = float(whole_of(job, points(training), points(found.time))[0]) + found.transfer + found.refit
     samples = float(job.samples or scenario.workload_batch)
     tokens = found.tokens or float(scenario.tokens_per_sample)
     refitted = {"refit": found.refit} if found.refit else {}

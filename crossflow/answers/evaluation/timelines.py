@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossflow.answers.evaluation.job_timelines import job_timeline
 from crossflow.answers.evaluation.layered import machine, own_kinds
 from crossflow.answers.evaluation.program_timelines import REPLICAS, program_timeline
 from crossflow.answers.evaluation.recommendation import recommendation_program, replica_axes
@@ -39,6 +38,8 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
         raise CrossflowError(f"simulate: expected a scenario, got {shown(scenario)}; crossflow.timeline takes files and mappings too")
     check_strategy(scenario)
     if scenario.post_training is not None:
+        from crossflow.answers.evaluation.job_timelines import job_timeline  # with iterations, which few timelines need
+
         return job_timeline(scenario, uneven)
     check_one_step(scenario)
     fleet = scenario.fleet if scenario.system.kinds else f"{scenario.devices} x {scenario.system.name}"
