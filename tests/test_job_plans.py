@@ -84,6 +84,16 @@ def test_a_strategy_is_chosen_for_the_iteration_with_the_engines_as_they_are():
     assert all(told <= one.value * (1 + 1e-12) for one in same)
 
 
+def test_a_study_chooses_the_strategy_of_each_point_with_the_engines_as_they_are():
+    score = crossflow.sweep({**DPO, "strategy": "auto"}, {"workload.sequence": [256, 512]})
+    best = crossflow.plan(crossflow.from_dict(DPO))[0]
+    assert score["job.iteration_time_s"][1] == pytest.approx(best.value, rel=1e-9)
+    grpo = crossflow.sweep({**GRPO, "strategy": "auto"}, {"job.rollout.seed": [0]})
+    assert grpo["job.iteration_time_s"][0] == pytest.approx(
+        crossflow.predict({**GRPO, "strategy": "auto"}).job["iteration_time_s"], rel=1e-9
+    )
+
+
 def test_they_are_told_as_other_plans_are():
     for name in JOBS:
         found = planned(name)
