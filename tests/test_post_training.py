@@ -11,6 +11,7 @@ from test_switches import leaves
 import crossflow
 from crossflow.answers.evaluation import post_training
 from crossflow.answers.evaluation.continued import continued, worked, written_by
+from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.post_training import parts_of
@@ -499,9 +500,8 @@ def test_what_has_no_meaning_is_refused(data, changes, sentence):
 def test_jobs_are_of_training_steps_alone():
     assert "workload.task is forward" in refusal(top={"workload": {**LLAMA, "task": "forward"}})
     assert "run.failures: interruptions are known of training steps alone" in refusal(top={"run": {"steps": 10, "failures": "llama3-h100"}})
-    for ask in (crossflow.explain, crossflow.plan):
-        with pytest.raises(CrossflowError, match="leave out job for its training step"):
-            ask(crossflow.from_dict(DPO))
+    with pytest.raises(CrossflowError, match="leave out job for its training step"):
+        events(crossflow.from_dict(DPO))
 
 
 def test_what_has_no_room_is_told():

@@ -43,10 +43,10 @@ def outside(time, sent, busy=None):
 def test_two_streams_on_one_port_by_hand():
     # 2 s of messages in 10 s, beside 4 s: they meet for 4 x 2 / 10 s, in which both take twice as long.
     assert longer(outside(10.0, 2.0), outside(4.0, 4.0), np.array([10.0])) == pytest.approx(0.8)
-    # Messages that need 70 % and 60 % of the port each: where they meet, both take 1.3 times as long.
-    assert longer(outside(10.0, 10.0, 7.0), outside(4.0, 4.0, 2.4), np.array([10.0])) == pytest.approx(4 * 0.3)
-    # Those that need half of it each do not notice.
-    assert longer(outside(10.0, 10.0, 5.0), outside(4.0, 4.0, 2.0), np.array([10.0])) == 0
+    # Messages that send in 70 % and 60 % of their time: where they meet, both send in 42 % of it.
+    assert longer(outside(10.0, 10.0, 7.0), outside(4.0, 4.0, 2.4), np.array([10.0])) == pytest.approx(4 * 0.42)
+    # A message that only waits for its latency is in nobody's way.
+    assert longer(outside(10.0, 10.0, 0.0), outside(4.0, 4.0), np.array([10.0])) == 0
     # One after the other, nothing meets.
     assert longer(outside(10.0, 2.0), outside(4.0, 4.0), np.array([14.0])) == 0
 
@@ -65,7 +65,7 @@ def test_messages_that_hide_beside_kernels_give_way():
 def test_a_ring_between_nodes_uses_the_links_inside_them_too():
     # 6 s of a ring between nodes keep the links inside busy for 3 s; beside them are 8 s there in 10 s.
     tensor, ring = stream(10.0, inside=8.0, inside_busy=8.0), stream(6.0, outside=6.0, outside_busy=6.0, beside=3.0)
-    assert longer(tensor, ring, np.array([10.0])) == pytest.approx(6 * 0.8 * (1 + 0.5 - 1))
+    assert longer(tensor, ring, np.array([10.0])) == pytest.approx(6 * 0.8 * (1 * 0.5))
 
 
 def test_three_streams_join_one_by_one():
@@ -114,8 +114,11 @@ def test_streams_on_different_links_take_what_they_did():
 # -------------------------------------------------------------------------------------------- a simulation of fluids
 
 
-def simulated(layers, kernels, message, gather, reduction, *, shared):
-    """Time of in-order streams event by event: kernels and a message a layer, a gather before it and a reduction behind it."""
+def simulated(layers, kernels, message, gather, reduction, *, shared, late=(0.0, 0.0)):
+    """Time of in-order streams event by event: kernels and a message a layer, a gather before it and a reduction behind it.
+
+    late : latency before a message of each stream sends anything.
+    """
     work, stream_of, sends, after = [], [], [], []
 
     def add(which, time, before, *, net):
@@ -125,14 +128,18 @@ def simulated(layers, kernels, message, gather, reduction, *, shared):
         after.append(before)
         return len(work) - 1
 
-    gathers = [add(1, gather, [], net=True)]
+    def send(which, time, before):
+        waited = [add(which, late[which], before, net=False)] if late[which] else before
+        return add(which, time, waited, net=True)
+
+    gathers = [send(1, gather, [])]
     for layer in range(layers):
         if layer + 1 < layers:
-            gathers.append(add(1, gather, [], net=True))
+            gathers.append(send(1, gather, []))
         computed = add(0, kernels, [gathers[layer]], net=False)
-        sent = add(0, message, [computed], net=True)
+        sent = send(0, message, [computed])
         if reduction:
-            add(1, reduction, [sent], net=True)
+            send(1, reduction, [sent])
     queues = [[task for task in range(len(work)) if stream_of[task] == which] for which in (0, 1)]
     left, done, now = list(work), set(), 0.0
     while any(queues):
@@ -168,6 +175,40 @@ def test_a_simulation_of_fluids_agrees(behind, most, mean):
     assert np.abs(errors).max() < most
     assert np.abs(errors).mean() < mean
     assert np.mean(before) < -0.12
+
+
+def test_a_simulation_of_messages_with_latencies_agrees():
+    """Messages meet where both send, after latencies of up to twice their times; spread over all of it, they would meet too little."""
+    rng, errors, spread = np.random.default_rng(5), [], []
+    for _ in range(40):
+        layers = int(rng.choice([16, 32]))
+        kernels, message, gather = rng.uniform(0.05, 1.0, 3)
+        late = rng.uniform(0, 2, 2) * [message, gather]
+        apart, together = (simulated(layers, kernels, message, gather, 0.0, shared=shared, late=late) for shared in (False, True))
+        whole = np.array([message, gather]) + late
+        first = outside(layers * (kernels + whole[0]), layers * whole[0], layers * message)
+        second = outside(layers * whole[1], layers * whole[1], layers * gather)
+        errors.append((apart + float(longer(first, second, np.array([apart]))[0])) / together - 1)
+        overlap = first.time + second.time - apart
+        fluid = overlap * (whole[0] / (kernels + whole[0])) * max(message / whole[0] + gather / whole[1] - 1, 0.0)
+        spread.append((apart + float(fluid[0])) / together - 1)
+    assert np.abs(errors).max() < 0.12
+    assert np.abs(errors).mean() < 0.03 < np.abs(spread).mean()
+    assert abs(np.mean(errors)) < 0.015 < -np.mean(spread)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_longer_latency_never_ends_both_sooner(seed):
+    rng = np.random.default_rng(seed)
+    n = 2000
+    rest, sent, late, more = rng.uniform(0, 5, (2, n)), rng.uniform(0, 5, (2, n)), rng.uniform(0, 3, (2, n)), rng.uniform(0, 3, (2, n))
+    for grown in ((1, 0), (0, 1), (1, 1)):
+        ends = []
+        for times in (late, late + more * np.array(grown)[:, None]):
+            one, other = (outside(rest[i] + sent[i] + times[i], sent[i] + times[i], sent[i]) for i in (0, 1))
+            apart = np.maximum(one.time, other.time)
+            ends.append(apart + longer(one, other, apart))
+        assert (ends[1] >= ends[0] * (1 - 1e-12)).all()
 
 
 # -------------------------------------------------------------------------------------------- messages

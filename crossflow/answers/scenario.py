@@ -558,8 +558,8 @@ def check_steady(scenario: Scenario) -> None:
     """Raise CrossflowError for a scenario with requests or with a job, which no single step answers: the one place that says so."""
     if scenario.post_training is not None:
         raise CrossflowError(
-            f"{scenario.name}: an iteration of its job has phases, which predict, timeline and study know;"
-            " leave out job for its training step"
+            f"{scenario.name}: an iteration of its job has phases, which predict, explain, plan, timeline and study know; "
+            "leave out job for its training step"
         )
     if scenario.requests is not None:
         raise CrossflowError(

@@ -1,15 +1,16 @@
 """Streams of messages of one device that overlap on the same links, and what both take longer.
 
 A message keeps the links of a tier (inside a node, or between nodes) busy for a share d of the time that it takes alone: what a message of
-twice the size takes longer. Latencies keep nothing busy. While two messages with d1 + d2 > 1 are under way on one tier, both go on at the
-rate 1 / (d1 + d2): the tier has just time for the bytes of both. With d1 = d2 that is max-min fair [1]_; otherwise it is fair in
-proportion to what each would send alone.
+twice the size takes longer. In this share it sends at the full rate, and else waits for latencies, which keep nothing busy. While two
+messages both send, each has half of the rate, which is max-min fair [1]_.
 
 Two streams that take T1 and T2 alone, and R together on links of their own, overlap for O = T1 + T2 - R, since always at least one of
-them goes on. Their messages lie evenly in their times. Those of time t1 and t2 then meet for O (t1 / T1) (t2 / T2), and both streams take
-longer by c = d1 + d2 - 1 of that. Three laws follow. Streams never end sooner than alone. They never end later than one after the other, as
-no more than O is added. No tier carries more than it can: for R = max(T1, T2) = T what is left of the tier's time is at least
-(T - t1) (T - t2) / T >= 0, and a larger R leaves more.
+them goes on. Their messages lie evenly in their times, and what they send in those of the messages. Messages of time t1 and t2 then meet
+for O (t1 / T1) (t2 / T2), both send in the share c = d1 d2 of that, and both streams take longer by so much. Four laws follow. Streams
+never end sooner than alone. They never end later than one after the other, as no more than O is added. No tier carries more than it can:
+for R = max(T1, T2) = T what is left of the tier's time is at least (T - b1) (T - b2) / T >= 0, with what they send, b = d t; a larger R
+leaves more. And a longer latency never ends both sooner: with R = T1 >= T2 what is added is b1 b2 / T1, which falls by no more than T1
+grows.
 
 Messages of the first stream may hide beside kernels that leave them the time s before they would block, s <= t1 in all. Where the second
 stream is under way they add c t1 - s, and meet as much of the second as goes on meanwhile: O (t2 / T2) (c t1 - s) / (T1 - s). Where the
@@ -88,7 +89,7 @@ def beside(one: LinkStream, other: LinkStream, apart: Array) -> tuple[Array, Lin
     theirs_by_tier = [(i, *each) for i, each in enumerate(zip(other.under_way, other.busy, strict=True)) if each[0].any()]
     for first, mine, kept, spare in mine_by_tier:
         for second, theirs, held in theirs_by_tier:
-            slower = np.clip(np.maximum(kept[0] + held[0], kept[1] + held[1]) - 1.0, 0.0, 1.0)
+            slower = np.maximum(kept[0] * held[0], kept[1] * held[1])  # share of the time in which both send on one tier
             if first != second and not slower.any():  # on links of their own
                 continue
             meets = overlap * share_of(theirs, other.time)  # time of the other's messages while the first goes on

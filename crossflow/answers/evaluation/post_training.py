@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +30,7 @@ from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.base.units import show
@@ -89,7 +90,8 @@ class JobRow:
 
 def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> Score:
     """The score of training steps with the figures of the jobs that they are part of; with `strict` what cannot be built is an error."""
-    rows = [_row(one, score.take([i]), strict=strict) for i, one in enumerate(scenarios)]
+    kept: dict[str, Scenario] = {}
+    rows = [_row(one, score.take([i]), kept, strict=strict) for i, one in enumerate(scenarios)]
     reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
     names = dict.fromkeys(["iteration_time_s", *(name for row in rows for name in row.figures)])
     job = scenarios[0].post_training
@@ -120,12 +122,16 @@ def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
     return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
 
-def _row(scenario: Scenario, score: Score, *, strict: bool) -> JobRow:
-    """What comes of the job of a scenario whose training step has a score."""
+def _row(scenario: Scenario, score: Score, kept: dict[str, Scenario], *, strict: bool) -> JobRow:
+    """What comes of the job of a scenario whose training step has a score; `kept` are services of other points, which it may share."""
     if not score.feasible[0]:
         return JobRow(problem="the training step of the job does not run")
     try:
-        return job_row(scenario, score)
+        parts = parts_of(scenario)
+        if parts.rollout is not None:  # points that differ in training alone have one service, which is replayed once
+            key = json.dumps(parts.rollout.document.data, sort_keys=True, default=str)
+            parts = replace(parts, rollout=kept.setdefault(key, parts.rollout))
+        return job_row(scenario, score, parts)
     except CrossflowError as error:
         if strict:
             raise
@@ -286,9 +292,9 @@ class Iteration:
     steps: Mapping[str, tuple[float, Score]]
 
 
-def job_row(scenario: Scenario, score: Score) -> JobRow:
-    """Figures of an iteration of a job, whose training step has a score."""
-    job, (found, problem) = scenario.post_training, iteration_of(scenario, score)
+def job_row(scenario: Scenario, score: Score, parts: JobParts | None = None) -> JobRow:
+    """Figures of an iteration of a job, whose training step has a score; `parts` are its own where absent."""
+    job, (found, problem) = scenario.post_training, iteration_of(scenario, score, parts)
     if found is None:
         return JobRow(problem=problem)
     assert job is not None
@@ -300,11 +306,11 @@ def job_row(scenario: Scenario, score: Score) -> JobRow:
     return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found.rollout))
 
 
-def iteration_of(scenario: Scenario, score: Score) -> tuple[Iteration | None, str]:
+def iteration_of(scenario: Scenario, score: Score, parts: JobParts | None = None) -> tuple[Iteration | None, str]:
     """The iteration of a job whose training step has a score; None where it cannot run, and why."""
     from crossflow.answers.evaluation import evaluate
 
-    job, parts = scenario.post_training, parts_of(scenario)
+    job, parts = scenario.post_training, parts or parts_of(scenario)
     assert job is not None
     scores = {name: evaluate(one) for name, one in parts.passes.items()}
     trained = {name: evaluate(one) for name, one in parts.trained.items()}
@@ -496,14 +502,26 @@ def _crowded(scenario: Scenario, score: Score, held: Mapping[str, HeldModel], fo
     return ""
 
 
+def whole_of(job: PostTrainingSpec, training: Array, rollout: Array) -> Array:
+    """What an iteration takes of phases of training and a rollout: the longer one where answers may be older than the policy. [s]"""
+    beside = job.rollout is not None and job.rollout.staleness > 0
+    return np.maximum(training, rollout) if beside else training + rollout
+
+
+def step_of(scenario: Scenario) -> Scenario:
+    """The training step of the policy of a job, as a scenario of its own."""
+    document = scenario.document
+    data = {key: value for key, value in document.data.items() if key not in ("job", "run")}
+    return from_document(Document(file=document.file, data=data, lines=document.lines), scenario.base, scenario.name, scenario)
+
+
 def _figures(scenario: Scenario, times: Mapping[str, float], found: Rollout) -> dict[str, float]:
     """Figures of an iteration by name; `times` are those of the phases on the devices of training. [s]"""
     job = scenario.post_training
     assert job is not None
     training, devices = sum(times.values()), scenario.devices + found.devices
     spec = job.rollout
-    overlapped = spec is not None and spec.staleness > 0
-    whole = (max(training, found.time) if overlapped else training + found.time) + found.transfer + found.refit
+    whole = float(whole_of(job, points(training), points(found.time))[0]) + found.transfer + found.refit
     samples = float(job.samples or scenario.workload_batch)
     tokens = found.tokens or float(scenario.tokens_per_sample)
     refitted = {"refit": found.refit} if found.refit else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
+ROUNDING = 1e-9  # share of a time
+OF_ENGINES = ("rollout", "transfer", "refit")  # phases of a job in which engines have a part
 DIVIDED = "system.budgets"  # path of the decision that only divides budgets anew
 
 Owner = Literal["architect", "technology"]
 Sides = Literal["both", "below", "above", "none"]
 # What is decided, in the order in which decisions are told: budgets before what a chip has else, which is counted over their new division.
-DecisionKind = Literal["strategy", "nodes", "budgets", "network", "memory", "type", "batch", "engine", "technology"]
+DecisionKind = Literal["strategy", "nodes", "budgets", "network", "memory", "type", "batch", "engine", "job", "technology"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +184,35 @@ class Decision(Answer):
 
 
 def paces(score: Score) -> list[tuple[float, float]]:
-    """Step time [s] and throughput of one device [1/s] of every point of a score."""
+    """Time of a step [s], of a job of its iteration, and throughput of one device [1/s], of every point of a score."""
+    n = len(score)
+    if score.job:
+        times, each = (score.job[name] for name in ("iteration_time_s", "tokens_per_second_per_device"))
+        return list(zip(np.nan_to_num(times, nan=np.inf).tolist(), np.nan_to_num(each).tolist(), strict=True))
     rate = score.tokens_per_second if score.tokens_per_second.any() else score.samples_per_second
-    each = np.broadcast_to(rate / score.devices, (len(score),))
-    return list(zip(np.broadcast_to(score.step_time, (len(score),)).tolist(), each.tolist(), strict=True))
+    each = np.broadcast_to(rate / score.devices, (n,))
+    return list(zip(np.broadcast_to(score.step_time, (n,)).tolist(), each.tolist(), strict=True))
+
+
+def phases_of(score: Score, point: int) -> dict[str, float]:
+    """Phases that the iteration of a job waits for, by name: they add up to it. [s]
+
+    Where engines write while the policy trains, those of the pool that takes longer, and the transfer of weights between both.
+    """
+    whole = float(score.job["iteration_time_s"][point])
+    named = {name[6:-2]: float(times[point]) for name, times in score.job.items() if name.startswith("phase.")}
+    phases = {name: time for name, time in named.items() if time > 0}
+    if sum(phases.values()) <= whole * (1 + ROUNDING) or math.isnan(whole):
+        return phases
+    training = {name: time for name, time in phases.items() if name not in OF_ENGINES}
+    longer = ["rollout"] if sum(training.values()) < phases["rollout"] else list(training)
+    return {name: phases[name] for name in phases if name in longer or name in OF_ENGINES[1:]}
+
+
+def bound_of(score: Score, point: int) -> str:
+    """What bounds the largest part of a step, or the longest phase of the iteration of a job."""
+    phases = phases_of(score, point) if score.job else {}
+    return max(phases, key=lambda name: phases[name]) if phases else str(score.bound_by[point])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +301,11 @@ class Explanation(PlainData, Tabular):
     uses: Mapping[str, Use]
     notes: tuple[str, ...]
     reliability: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def of(self) -> str:
+        """What its times are of, in a word: a step, or the iteration of a job."""
+        return "step" if self.scenario.post_training is None else "iteration"
 
     def effect(self, path: str) -> Effect:
         """Effect of the parameter at a path."""

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from crossflow.answers.evaluation.figures import usual_objective
-from crossflow.answers.explanation.answers import DIVIDED, Alternative, Decision, DecisionKind, OtherStrategy, paces
+from crossflow.answers.explanation.answers import DIVIDED, Alternative, Decision, DecisionKind, OtherStrategy, bound_of, paces
 from crossflow.answers.explanation.designs import Design, read_design, text_of
 from crossflow.answers.explanation.moves import PREFILL, Attempt, moves
 from crossflow.answers.scenario import Scenario
@@ -89,7 +89,7 @@ def _tried(scenario: Scenario, design: Design, base: Score, move: Attempt, objec
         gain = (1.0 if larger_is_better(objective) else -1.0) * float(np.divide(after, before) - 1.0)
     found = Decision(
         kind=move.kind, path=next(path for path in settings if path not in _BESIDE), text=move.text, settings=settings,
-        overrides=overrides(other, settings), value=after, gain=gain, bound_by=score.columns()["bound_by"][0], feasible=True, reason=None,
+        overrides=overrides(other, settings), value=after, gain=gain, bound_by=bound_of(score, 0), feasible=True, reason=None,
         **_pace(paces(score)[0], paces(base)[0]),
     )  # fmt: skip
     return found if _worth(other.scenario, found, base, objective) else None

@@ -23,6 +23,11 @@ def count_path(scenario: Scenario) -> str:
     return "system.nodes" if scenario.system.devices is None and scenario.system.nodes is not None else "system.devices"
 
 
+def engine_text(plan: Plan) -> str:
+    """The plan of one engine of a job as a scenario takes it; that of one device is named too, as the number of engines follows it."""
+    return str(plan) if plan.devices > 1 else "tp1"
+
+
 def legal(scenario: Scenario) -> tuple[str, ...]:
     """Every strategy that divides the workload of a scenario over its devices, as text; none for a program."""
     if isinstance(scenario.workload, ProgramSpec):

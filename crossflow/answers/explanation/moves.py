@@ -11,15 +11,16 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from crossflow.answers.explanation.answers import DecisionKind
-from crossflow.answers.explanation.dividing import count_path, divides, nearest, undecided
+from crossflow.answers.explanation.dividing import count_path, divides, engine_text, nearest, undecided
 from crossflow.answers.points import varied
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, strategy_of
 from crossflow.base.formats import FORMATS
 from crossflow.base.paths import value_at
 from crossflow.base.units import show
 from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import as_text
+from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 STEP = 2.0  # factor by which counts, rates of links and oversubscription are moved
 BATCH, CHUNK, SPECULATION, PREFILL = "workload.global_batch", *(f"workload.serving.{name}" for name in ("chunk", "speculation", "prefill"))
 FULLER, FULLEST = 0.05, 0.95  # share of memory that an engine is given more, and at most: beyond it fragments have no room
+ROLLOUT, PARTIAL = "job.rollout", 0.5  # prompts under way beyond those of an iteration, over these
 WIDEST = "bf16"  # what a service keeps keys and values in where it says nothing and products are narrower
 # Numbers of the network that whoever buys a system decides, by their last name, and whether more of them is better.
 NETWORK = {"bandwidth": True, "oversubscription": False}
@@ -48,6 +50,9 @@ def moves(design: Design) -> Iterator[Attempt]:
     yield from _nodes(design)
     yield from _network(design)
     yield from _types(scenario)
+    if scenario.post_training is not None:
+        yield from _job(scenario, scenario.post_training)
+        return
     yield from _batch(scenario)
     if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves:
         yield from _service(scenario, scenario.workload)
@@ -187,6 +192,30 @@ def _service(scenario: Scenario, spec: TransformerSpec) -> Iterator[Attempt]:
     elif (worker := _worker(scenario)) is not None:
         pool = {f"{PREFILL}.strategy": worker, f"{PREFILL}.workers": 1}
         yield Attempt(kind="engine", text=f"workers for prompts 0 to 1 ({worker})", settings=pool)
+
+
+# ------------------------------------------------------------------------------------------ a job
+
+
+def _job(scenario: Scenario, job: PostTrainingSpec) -> Iterator[Attempt]:
+    """How models share the devices of a job, how its engines are divided, and how old answers may be; its samples stay."""
+    yield Attempt(kind="job", text=f"offload {_word(job.offload)} to {_word(not job.offload)}", settings={"job.offload": not job.offload})
+    spec = job.rollout
+    if spec is None:
+        return
+    plan = strategy_of(scenario, spec.strategy)
+    assert isinstance(plan, Plan)  # the job runs
+    for tp in (2 * plan.tp, plan.tp / 2):
+        if tp == round(tp):
+            other = engine_text(plan.but(tp=round(tp)))
+            yield Attempt(kind="job", text=f"engines {spec.strategy} to {other}", settings={f"{ROLLOUT}.strategy": other})
+    if spec.devices is not None:
+        yield from _counts("job", "devices of engines", {}, f"{ROLLOUT}.devices", spec.devices)
+        yield Attempt(
+            kind="job", text=f"staleness {spec.staleness} to {spec.staleness + 1}", settings={f"{ROLLOUT}.staleness": spec.staleness + 1}
+        )
+    if spec.partial is None:
+        yield Attempt(kind="job", text=f"partial rollouts, {PARTIAL:g} more prompts under way", settings={f"{ROLLOUT}.partial": PARTIAL})
 
 
 def _beside(label: str, path: str, value: int) -> Iterator[Attempt]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,28 +35,37 @@ from crossflow.answers.explanation.answers import (
 from crossflow.answers.explanation.decisions import TIMED, better_moves, better_strategies, in_order, of_the_chip
 from crossflow.answers.explanation.designs import Design
 from crossflow.answers.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
+from crossflow.answers.explanation.trials import (
+    BASE,
+    FACTORS,
+    NOTHING,
+    SMALLEST,
+    Move,
+    TrialOutcome,
+    Trials,
+    allowed,
+    factor_moves,
+    scaled,
+    strategies_of,
+)  # fmt: skip
 from crossflow.answers.explanation.uncertainty import larger_is_better as better_larger
 from crossflow.answers.scenario import Scenario, check_steady
 from crossflow.answers.score import Score, larger_is_better
 from crossflow.answers.search.shares import SHARES as BUDGETS_OF
 from crossflow.answers.uses import Use, uses
 from crossflow.base.errors import CrossflowError
-from crossflow.base.units import Quantity, show
+from crossflow.base.units import show
 from crossflow.cost.roofline import WIDE
 from crossflow.hardware.architecture.datasheet import sizing_types
 from crossflow.hardware.architecture.template import GeneratedSystem
-from crossflow.parallel.strategy.reading import near_strategies
 from crossflow.workload.spec import GemmSpec, LstmSpec
 
 AGREEMENT = 0.01  # differences that agree within it come from a smooth function
-NOTHING = 1e-9  # elasticities and gains below it are rounding
 SLIGHT = 0.005  # gain of 10 % below which it is told what hides a resource
 RESOURCES = (
     *(f"system.network.{level}.{name}" for level in ("intra", "inter") for name in ("bandwidth", "latency", "oversubscription")),
     *(f"system.levels.{name}" for name in ("l2.bandwidth", "memory.bandwidth", "memory.capacity")),
 )
-FACTORS = (1.1, 2.0, 10.0)
-SMALLEST = FACTORS[0]
 LOST = 0.02  # part of a memory's capacity whose loss is that of a whole device: up to forty of them stand beside a chip
 SURPRISING = 1e-3  # by how much a step must be longer to surprise
 TOP = 10  # parameters that are improved further, and paired
@@ -76,8 +84,6 @@ ONE_RATE = "Nominal and largest voltage are equal where a standard fixes the rat
 PROFILED = (
     "What the profile does not hold of another strategy is modelled, where this one is measured: compare strategies without a profile."
 )
-
-Move = Mapping[str, float]  # new values by path
 
 
 def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = True) -> Explanation:
@@ -98,11 +104,21 @@ def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = T
     Notes
     -----
     Elasticities are central differences of the logarithms at +-1 % of each parameter (+-1 for whole numbers); on one side,
-    through both steps to second order, where the range of the quantity forbids the other.
+    through both steps to second order, where the range of the quantity forbids the other. The iteration of a job is explained by its phases
+    (`crossflow.answers.explanation.jobs`).
     """
     start, objective = _start(scenario, objective)
+    if scenario.post_training is not None:
+        from crossflow.answers.explanation.jobs import explain_job  # with iterations, which few explanations need
+
+        return explain_job(scenario, start, objective, tried=tried)
+    return _of_a_step(scenario, start, objective, tried=tried)
+
+
+def _of_a_step(scenario: Scenario, start: Score, objective: str, *, tried: bool) -> Explanation:
+    """Explain what limits a step, or a service in steady state, whose score is known."""
     numbers = parameters(scenario)
-    trials = _Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
+    trials = Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
     movable = [number for number in numbers if number.value != 0.0]
     local = trials.run({BASE: {}, **_local_moves(movable), **_range_moves(numbers)})
     base = local[BASE]
@@ -111,11 +127,11 @@ def explain(scenario: Scenario, objective: str | None = None, *, tried: bool = T
     groups = {number: number.group(generated=isinstance(scenario.system, GeneratedSystem)) for number in movable}
     leading = _leading(first, groups)
     top, scanned = _chosen(leading, changeable := [pair for pair in leading if groups[pair[0]] != "constant"])
-    farther = trials.run({**_factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
+    farther = trials.run({**factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
     told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
     effects = [_effect(n, local, base, first.get(n), told.get(n), groups[n]) for n in movable]
-    strategies, chip = _strategies(trials, base), alternatives(scenario, objective, base.value)
+    strategies, chip = strategies_of(trials, base), alternatives(scenario, objective, base.value)
     return Explanation(
         scenario=scenario,
         objective=objective,
@@ -164,7 +180,7 @@ def _chosen(
 
 
 def _decisions(
-    trials: _Trials, start: Score, strategies: Sequence[OtherStrategy] | None, chip: Sequence[Alternative]
+    trials: Trials, start: Score, strategies: Sequence[OtherStrategy] | None, chip: Sequence[Alternative]
 ) -> tuple[Decision, ...]:
     """What the reader can decide at once, kind by kind; about a generated chip alone where no strategies are given."""
     scenario, objective = trials.scenario, trials.objective
@@ -211,33 +227,19 @@ def _of_another_node(number: Parameter, scenario: Scenario) -> bool:
 def other_strategies(scenario: Scenario, objective: str | None = None) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first: that part of `explain` alone, which takes a moment."""
     start, objective = _start(scenario, objective)
-    trials = _Trials(scenario=scenario, objective=objective, values={})
-    return _strategies(trials, trials.outcomes(start)[0])
-
-
-def _strategies(trials: _Trials, base: _Outcome) -> tuple[OtherStrategy, ...]:
-    """What other strategies on the same devices bring, those that fit first."""
-    scenario = trials.scenario
-    near = near_strategies(
-        scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
-        fused=scenario.fused_attention, kinds=scenario.system.kinds,
-    )  # fmt: skip
-    if not near:
-        return ()
-    score = evaluate(scenario, {"strategy": list(near)}, columns=(trials.objective,))
-    found = [
-        OtherStrategy(strategy=strategy, changes=changes, **trials.answer(outcome, base))
-        for (strategy, changes), outcome in zip(near.items(), trials.outcomes(score), strict=True)
-    ]
-    return tuple(sorted(found, key=lambda other: (not other.feasible, -other.gain)))
+    trials = Trials(scenario=scenario, objective=objective, values={})
+    return strategies_of(trials, trials.outcomes(start)[0])
 
 
 def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
     """Score of a scenario, and what is explained of it; CrossflowError unless it has a positive, finite value of that."""
-    check_steady(scenario)
+    if scenario.post_training is None:
+        check_steady(scenario)
     start, objective = evaluate(scenario), objective or usual_objective(scenario)
     columns = start.columns()
     check_objective(scenario, columns, objective)
+    if scenario.post_training is not None and not start.feasible[0]:
+        raise CrossflowError(f"the job does not run, so that nothing can be explained: {start.why(0)}")
     if not math.isfinite(float(start.step_time[0])):
         raise CrossflowError(f"the step never ends, so that nothing can be explained: {start.why(0)}")
     value = float(columns[objective][0])
@@ -246,7 +248,7 @@ def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
     return start, objective
 
 
-def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...]:
+def _notes(scenario: Scenario, base: TrialOutcome, *, rated: bool) -> tuple[str, ...]:
     anew = f"Decisions are searched with {REFINED} designs each, and {SEARCHED} for the scenario's own division; a study finds more."
     notes = [ALIKE, *([SHARES, anew] if isinstance(scenario.system, GeneratedSystem) else [])]
     notes += [ONE_RATE] if rated else []
@@ -258,123 +260,14 @@ def _notes(scenario: Scenario, base: _Outcome, *, rated: bool) -> tuple[str, ...
     return (*notes, *([] if shared is None else (f"{note[0].upper()}{note[1:]}." for note in shared.notes)))
 
 
-# ------------------------------------------------------------------------------------------ trials
-
-BASE = "the scenario itself"
-
-
-class _Outcome(NamedTuple):
-    """What an evaluation says of one trial: `cause` is the kind of reason, `times` the step by resource [s], `pace` as of `paces`."""
-
-    value: float
-    bound_by: str
-    cause: str | None
-    reason: str | None
-    times: Mapping[str, float]
-    pace: tuple[float, float]
-    held: tuple[float, float] = (0.0, 0.0)  # capacities of main memory and of the second one. [B]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Trials:
-    """Evaluations of an objective about a scenario whose parameters have the given values."""
-
-    scenario: Scenario
-    objective: str
-    values: Mapping[str, float]
-
-    def run(self, moves: Mapping[Hashable, Move]) -> dict[Hashable, _Outcome]:
-        """Outcome of every move, all in one batch."""
-        place = {move: i for i, move in enumerate(dict.fromkeys(tuple(move.items()) for move in moves.values()))}
-        if not place:
-            return {}
-        points: dict[str, Any] = {path: np.full(len(place), value) for path, value in self.values.items()}
-        for move, i in place.items():
-            for path, value in move:
-                points[path][i] = value
-        outcomes = self.outcomes(evaluate(self.scenario, points, columns=(self.objective,)))
-        return {key: outcomes[place[tuple(move.items())]] for key, move in moves.items()}
-
-    def outcomes(self, score: Score) -> list[_Outcome]:
-        """Outcome of every point of a score."""
-        columns, pace = score.columns(), paces(score)
-        nothing = np.zeros(len(score))
-        capacities = score.memory_capacity, score.second.get("second_memory_capacity_bytes", nothing)
-        with np.errstate(invalid="ignore"):
-            times = np.stack([share * score.step_time for share in score.bound.values()], axis=1)
-        return [
-            _Outcome(
-                value=float(columns[self.objective][i]),
-                bound_by=columns["bound_by"][i],
-                cause=score.reasons[code] if code >= 0 else None,
-                reason=columns["reason"][i],
-                times=dict(zip(score.bound, times[i].tolist(), strict=True)),
-                pace=pace[i],
-                held=(float(capacities[0][i]), float(capacities[1][i])),
-            )
-            for i, code in enumerate(score.reason)
-        ]
-
-    def gain(self, outcome: _Outcome, base: _Outcome) -> float:
-        """Relative improvement, minus infinity where there is no value. [1]"""
-        if not math.isfinite(outcome.value):
-            return -math.inf
-        return (1.0 if larger_is_better(self.objective) else -1.0) * (outcome.value / base.value - 1.0) + 0.0
-
-    def best(self, number: Parameter, factor: float, outcomes: Mapping[Hashable, _Outcome], base: _Outcome) -> WhatIf | None:
-        """The better of both directions, one that stays feasible before one that does not; None where it cannot move."""
-        tried = [
-            self.what_if(factor, (_change(number, way),), outcomes[number.path, way], base)
-            for way in (factor, 1.0 / factor)
-            if (number.path, way) in outcomes
-        ]
-        return max(tried, key=lambda w: (w.gain > NOTHING, w.gain > NOTHING and not w.obstructed, w.gain), default=None)
-
-    def what_if(self, factor: float, changes: tuple[Change, ...], outcome: _Outcome, base: _Outcome) -> WhatIf:
-        """An outcome as an answer."""
-        obstructed = outcome.cause not in (None, base.cause)
-        return WhatIf(factor=factor, changes=changes, obstructed=obstructed, **self.answer(outcome, base))
-
-    def answer(self, outcome: _Outcome, base: _Outcome) -> dict[str, Any]:
-        """What every `Answer` says of an outcome."""
-        return {
-            "value": outcome.value, "gain": self.gain(outcome, base), "bound_by": outcome.bound_by,
-            "feasible": outcome.reason is None, "reason": outcome.reason, "step_time": outcome.pace[0], "throughput": outcome.pace[1],
-        }  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------------ moves
-
-
-def _allowed(quantity: Quantity, value: float) -> bool:
-    try:
-        quantity.checked(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _stepped(number: Parameter, step: float, side: int) -> float | None:
     """Neighbouring value at a relative step, one or two away for a whole number; None where the range forbids it."""
     by = (1.0 if step == STEP else 2.0) if number.quantity.whole else number.value * step
     value = number.value + side * by
-    return value if _allowed(number.quantity, value) else None
-
-
-def _scaled(number: Parameter, factor: float) -> float:
-    """The value times a factor, as far as the range of the quantity and whole numbers let it go."""
-    value = number.value * factor
-    if number.quantity.le is not None:
-        value = min(value, number.quantity.le)
-    if number.quantity.whole:
-        value = math.floor(value + NOTHING) if factor > 1.0 else math.ceil(value - NOTHING)
-    return value if _allowed(number.quantity, value) else number.value
-
-
-def _change(number: Parameter, factor: float) -> Change:
-    after, wanted = _scaled(number, factor), number.value * factor
-    short = not math.isclose(after, wanted, rel_tol=1e-12)
-    return Change(path=number.path, unit=number.quantity.unit, before=number.value, after=after, short=short)
+    return value if allowed(number.quantity, value) else None
 
 
 def _local_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
@@ -384,14 +277,7 @@ def _local_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
         value = _stepped(number, step, side)
         if value is not None:
             moves[number.path, step, side] = {number.path: value}
-    return {**moves, **_factor_moves(numbers, (SMALLEST,))}
-
-
-def _factor_moves(numbers: Sequence[Parameter], factors: Sequence[float] = FACTORS[1:]) -> dict[Hashable, Move]:
-    """Every parameter multiplied and divided by every factor, where it moves at all."""
-    ways = [way for factor in factors for way in (factor, 1.0 / factor)]
-    moved = {(number.path, way): (number, _scaled(number, way)) for number, way in itertools.product(numbers, ways)}
-    return {key: {number.path: value} for key, (number, value) in moved.items() if value != number.value}
+    return {**moves, **factor_moves(numbers, (SMALLEST,))}
 
 
 def _scan_moves(top: Sequence[tuple[Parameter, WhatIf]]) -> dict[Hashable, Move]:
@@ -402,16 +288,16 @@ def _scan_values(number: Parameter, best: WhatIf) -> list[float]:
     """Values of a scan in the direction that helps, each once, as far as the range goes."""
     change = best.changes[0]
     factors = SCAN if change.after > change.before else 1.0 / SCAN
-    return list(dict.fromkeys(_scaled(number, float(factor)) for factor in factors))
+    return list(dict.fromkeys(scaled(number, float(factor)) for factor in factors))
 
 
 def _range(number: Parameter) -> tuple[float, float, bool] | None:
     """Ends of the range to swing over, and whether the file gives it; None where the parameter cannot move."""
     low = number.value if number.low is None else number.low
     high = number.value if number.high is None else number.high
-    if low < high and _allowed(number.quantity, low) and _allowed(number.quantity, high):
+    if low < high and allowed(number.quantity, low) and allowed(number.quantity, high):
         return low, high, True
-    low, high = _scaled(number, 1.0 / SMALLEST), _scaled(number, SMALLEST)
+    low, high = scaled(number, 1.0 / SMALLEST), scaled(number, SMALLEST)
     return (low, high, False) if low < high else None
 
 
@@ -442,7 +328,7 @@ def _with_alike(effects: Sequence[Effect]) -> tuple[Effect, ...]:
     return tuple(replace(effect, alike=tuple(others.get(effect.parameter.path, ()))) for effect in effects)
 
 
-def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, objective: str) -> str | None:
+def _surprise(number: Parameter, outcomes: Mapping[Hashable, TrialOutcome], base: TrialOutcome, objective: str) -> str | None:
     """Why the step is longer by what should shorten it: the resource whose part grows most."""
     shares = any(f"system.{number.inside}".startswith(f"{path}.") for path in BUDGETS_OF)
     unclear = number.quantity.unit == "1" and not better_larger(number) and ".sram_" not in number.path
@@ -460,7 +346,7 @@ def _surprise(number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _O
     return f"{_sign(way)} makes the step {100 * (after / before - 1):.2g} % longer: {parts}{_lost(outcome, base)}"
 
 
-def _lost(outcome: _Outcome, base: _Outcome) -> str:
+def _lost(outcome: TrialOutcome, base: TrialOutcome) -> str:
     """What memories hold where they lose whole devices, which do not fit in part; "" where they lose none."""
     pairs = zip(("main memory", "the second memory"), outcome.held, base.held, strict=True)
     told = [f"{name} loses a device and has {show(now, 'B')} of {show(then, 'B')}" for name, now, then in pairs if now < (1 - LOST) * then]
@@ -472,7 +358,7 @@ def _sign(way: float) -> str:
 
 
 def _effect(
-    number: Parameter, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, best: WhatIf | None, surprise: str | None,
+    number: Parameter, outcomes: Mapping[Hashable, TrialOutcome], base: TrialOutcome, best: WhatIf | None, surprise: str | None,
     group: ParameterGroup,
 ) -> Effect:  # fmt: skip
     wide, fine = (_differences(number, step, outcomes, base) for step in (STEP, FINE_STEP))
@@ -492,7 +378,9 @@ def _effect(
     )
 
 
-def _differences(number: Parameter, step: float, outcomes: Mapping[Hashable, _Outcome], base: _Outcome) -> dict[int, tuple[float, float]]:
+def _differences(
+    number: Parameter, step: float, outcomes: Mapping[Hashable, TrialOutcome], base: TrialOutcome
+) -> dict[int, tuple[float, float]]:
     """By side, the differences of the logarithms of the parameter and of the objective."""
     found = {}
     for side in (-1, 1):
@@ -537,7 +425,7 @@ def _distinct(leading: Sequence[tuple[Parameter, WhatIf]]) -> list[tuple[Paramet
     return kept
 
 
-def _pairs(singles: Sequence[WhatIf], trials: _Trials, base: _Outcome) -> tuple[WhatIf, ...]:
+def _pairs(singles: Sequence[WhatIf], trials: Trials, base: TrialOutcome) -> tuple[WhatIf, ...]:
     """The best pairs by every factor: each parameter as far as it goes alone."""
     helping = [single for single in singles if single.gain > NOTHING]
     chosen: dict[Hashable, tuple[float, tuple[Change, ...]]] = {
@@ -552,7 +440,7 @@ def _pairs(singles: Sequence[WhatIf], trials: _Trials, base: _Outcome) -> tuple[
 
 
 def _next_bottleneck(
-    number: Parameter, best: WhatIf, outcomes: Mapping[Hashable, _Outcome], base: _Outcome, trials: _Trials
+    number: Parameter, best: WhatIf, outcomes: Mapping[Hashable, TrialOutcome], base: TrialOutcome, trials: Trials
 ) -> NextBottleneck:
     """First factor of a scan at which the gain of the next step has halved, or the largest bound is another."""
     found = [outcomes[number.path, "scan", i] for i in range(len(_scan_values(number, best)))]
@@ -575,12 +463,12 @@ def _next_bottleneck(
     )
 
 
-def _counts(outcome: _Outcome, best: WhatIf, base: _Outcome) -> bool:
+def _counts(outcome: TrialOutcome, best: WhatIf, base: TrialOutcome) -> bool:
     """Whether a step of a scan has a value, and nothing stands against it that does not against its first step."""
     return 0.0 < outcome.value < math.inf and (best.obstructed or outcome.cause in (None, base.cause))
 
 
-def _swing(number: Parameter, outcomes: Mapping[Hashable, _Outcome]) -> Swing:
+def _swing(number: Parameter, outcomes: Mapping[Hashable, TrialOutcome]) -> Swing:
     ends = _range(number)
     assert ends is not None  # the caller has looked
     low, high = (outcomes[number.path, "range", end] for end in (0, 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crossflow.answers.explanation.answers import Explanation, Swing
-from crossflow.answers.explanation.sensitivity import NOTHING
+from crossflow.answers.explanation.trials import NOTHING
 from crossflow.answers.score import unit_of, words
 from crossflow.base.drawing.canvas import save_as
 from crossflow.base.drawing.palette import COLOURS
@@ -47,10 +47,10 @@ def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
 def in_words(objective: str) -> str:
     """A column of a score as people say it, without the unit that its name ends in.
 
-    >>> in_words("step_time_s"), in_words("bound_share.l2"), in_words("run.cost_usd"), in_words("samples_per_second")
-    ('step time', 'bound l2', 'cost of the run', 'samples per second')
+    >>> in_words("step_time_s"), in_words("bound_share.l2"), in_words("run.cost_usd"), in_words("job.iteration_time_s")
+    ('step time', 'bound l2', 'cost of the run', 'iteration time')
     """
-    group, _, part = objective.removeprefix("run.").partition(".")
+    group, _, part = objective.removeprefix("run.").removeprefix("job.").partition(".")
     parts = [words(group), part.replace("_", " "), "of the run" if objective.startswith("run.") else ""]
     return " ".join(filter(None, parts))
 

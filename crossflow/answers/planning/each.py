@@ -33,7 +33,7 @@ def _best(scenario: Scenario, settings: Mapping[str, Any]) -> str:
     """The planner's strategy at a point, chosen as where a scenario is loaded by itself; the nearest to fitting where none fits."""
     try:
         values = {path: written(scenario, path, python(value)) for path, value in settings.items()}
-        found = plan(steady(variant(scenario, {**values, STRATEGY: ANY})), top=1)
+        found = plan(steady(variant(scenario, {**values, STRATEGY: ANY})), top=1, engines=False)
     except CrossflowError:  # which is told where the point is evaluated
         return ANY
     return (found.plans[0] if found.chosen is None else found.chosen).strategy

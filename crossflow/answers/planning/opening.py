@@ -196,7 +196,7 @@ def _chosen(document: Document, base: Path | None, name: str, like: Scenario | N
     if isinstance(anything.workload, ProgramSpec):
         raise document.error(("strategy",), GIVEN)
     try:
-        found = plan(steady(anything), top=1)
+        found = plan(steady(anything), top=1, engines=False)
     except StrategyError as error:
         raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
     best = found.plans[0] if found.chosen is None else found.chosen

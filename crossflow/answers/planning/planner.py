@@ -25,16 +25,16 @@ from crossflow.parallel.tiers import placements
 from crossflow.workload.spec import ProgramSpec
 
 MOST = 75_000  # strategies that are evaluated, some seconds of a processor
+FEW = 32  # strategies with equal degrees of which a sample has at least as many
+GOLDEN = (5.0**0.5 - 1.0) / 2.0
 LARGEST = 64  # times as many devices, at most, that are tried where nothing fits
 NEAREST = 3  # plans that are listed where none fits
-FEW = 32  # strategies with equal degrees of which a sample has at least as many
 PLACED = 40  # strategies that are tried with each placement of tensors on a second memory
-GOLDEN = (5.0**0.5 - 1.0) / 2.0
 RANKED = 1e-9  # relative difference within which two values are equal
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Survey:
+class Survey:
     """Strategies with their scores; `cost` is the objective, negative where more is better, infinite where it has no value."""
 
     strategies: tuple[AnyStrategy, ...]
@@ -66,7 +66,7 @@ class _Survey:
         return found[short[found]] if short.any() else found
 
 
-def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, margin: float = MARGIN) -> Plans:
+def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, margin: float = MARGIN, engines: bool = True) -> Plans:
     """The best strategies of a scenario's workload on its devices, and why the others fail.
 
     Parameters
@@ -77,6 +77,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         service the time of a whole request.
     margin : share of a device's memory that should be left. Plans that leave less are marked as tight, and none of them is chosen
         while another fits. [1]
+    engines : of a job that writes answers, whether the plan of its engines and their share of the devices are chosen too.
 
     Raises
     ------
@@ -94,14 +95,22 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         raise ValueError(f"top: expected at least one plan, got {top}")
     if not 0.0 <= margin < 1.0:
         raise ValueError(f"margin: expected a share of memory from 0 to below 1, got {margin:g}")
+    if scenario.post_training is not None:
+        from crossflow.answers.planning.jobs import plan_job  # with iterations, which few plans need
+
+        return plan_job(scenario, top, objective or usual_objective(scenario), margin, engines=engines)
     check_steady(scenario)
-    objective = objective or usual_objective(scenario)
-    legal = _legal(scenario)
+    return _steps(scenario, top, objective or usual_objective(scenario), margin)
+
+
+def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans:
+    """The best strategies of a step, or of a service in steady state."""
+    legal = legal_of(scenario)
     made, unmade = _makeable(scenario, legal)
     if not made:
         raise StrategyError(f"strategy: none of {len(legal)} can be made: {unmade[0].reason}")
-    check_objective(scenario, evaluate(scenario, {"strategy": _texts(scenario, made[:1])}).columns(), objective)
-    divided = _survey(scenario, _sampled(scenario, made, objective), objective)
+    check_objective(scenario, evaluate(scenario, {"strategy": texts_of(scenario, made[:1])}).columns(), objective)
+    divided = survey(scenario, sampled(scenario, made, objective), objective)
     found = _with_placements(scenario, divided, objective)
     order = found.order
     if len(order) and not np.isfinite(found.cost[order]).any():
@@ -109,7 +118,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     room = order[~found.score.tight(margin)[order]]
     chosen = int([*room, *order][0]) if len(order) else None
     shown = _shown(found, top, chosen)
-    texts = _texts(scenario, [found.strategies[i] for i in shown])
+    texts = texts_of(scenario, [found.strategies[i] for i in shown])
     rows = _rows(scenario, texts, found, objective, margin)
     return Plans(
         scenario=scenario,
@@ -128,13 +137,13 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     )
 
 
-def _shown(found: _Survey, top: int, chosen: int | None) -> list[int]:
+def _shown(found: Survey, top: int, chosen: int | None) -> list[int]:
     """Places of the strategies that are listed, that which is chosen among them."""
     shown = [int(i) for i in (found.order[:top] if len(found.order) else found.nearest[: min(top, NEAREST)])]
     return shown if chosen is None or chosen in shown else [*shown[:-1], chosen]
 
 
-def _legal(scenario: Scenario) -> tuple[AnyStrategy, ...]:
+def legal_of(scenario: Scenario) -> tuple[AnyStrategy, ...]:
     """Every legal strategy; an error where there is none to choose from."""
     if isinstance(scenario.workload, ProgramSpec):
         raise StrategyError(f"there is nothing to plan: {GIVEN}")
@@ -144,31 +153,17 @@ def _legal(scenario: Scenario) -> tuple[AnyStrategy, ...]:
     return found
 
 
-def _makeable(scenario: Scenario, legal: Sequence[AnyStrategy]) -> tuple[tuple[AnyStrategy, ...], tuple[RefusedPlans, ...]]:
-    """The strategies that the scenario can have; of a graph whose axes are placed by hand, others cannot lie so."""
-    if "placement" not in scenario.document.data or not isinstance(scenario.strategy, Mesh):
-        return tuple(legal), ()
-    found, refused = list[AnyStrategy](), list[tuple[str, str]]()
-    for strategy in legal:
-        try:
-            variant(scenario, {"strategy": str(strategy)})
-            found.append(strategy)
-        except CrossflowError as error:
-            refused.append((error.said, str(strategy)))
-    why = (RefusedPlans(reason=refused[0][0], count=len(refused), strategy=refused[0][1]),) if refused else ()
-    return tuple(found), why
-
-
-def _texts(scenario: Scenario, strategies: Sequence[AnyStrategy]) -> list[str]:
+def texts_of(scenario: Scenario, strategies: Sequence[AnyStrategy]) -> list[str]:
+    """Strategies as text that reads back as themselves."""
     return [as_text(strategy, scenario.workload) for strategy in strategies]
 
 
-def _sampled(scenario: Scenario, legal: tuple[AnyStrategy, ...], objective: str) -> tuple[AnyStrategy, ...]:
+def sampled(scenario: Scenario, legal: tuple[AnyStrategy, ...], objective: str) -> tuple[AnyStrategy, ...]:
     """The strategies to try: all of them, or where they are too many a sample, and then those with the degrees of its best."""
     if len(legal) <= MOST:
         return legal
     sample = _sample([_degrees(strategy) for strategy in legal], MOST // 2)
-    found = _survey(scenario, tuple(legal[i] for i in sample), objective)
+    found = survey(scenario, tuple(legal[i] for i in sample), objective)
     best = np.lexsort((found.lacking, found.cost, ~found.score.feasible))
     ranks: dict[object, int] = {}
     for i in best:
@@ -199,18 +194,33 @@ def _degrees(strategy: AnyStrategy) -> object:
     return (strategy.tp, strategy.pp, strategy.cp, strategy.ep, strategy.etp) if isinstance(strategy, Plan) else None
 
 
-def _survey(scenario: Scenario, strategies: tuple[AnyStrategy, ...], objective: str) -> _Survey:
+def survey(scenario: Scenario, strategies: tuple[AnyStrategy, ...], objective: str) -> Survey:
     """Strategies with their scores; the steps of those that do not fit are not timed."""
     # Plans are read faster as they are; a plan alone would become a scenario of its own, for which it must be text.
     layered = len(strategies) > 1 and not isinstance(strategies[0], Mesh)
-    points = list(strategies) if layered else _texts(scenario, strategies)
+    points = list(strategies) if layered else texts_of(scenario, strategies)
     score = evaluate(scenario, {"strategy": points}, fitting=True, columns=(objective,))
     values = np.asarray(figure(score, objective), dtype=float)
     cost = np.where(np.isnan(values), np.inf, -values if larger_is_better(objective) else values)
-    return _Survey(strategies=strategies, score=score, cost=cost)
+    return Survey(strategies=strategies, score=score, cost=cost)
 
 
-def _with_placements(scenario: Scenario, found: _Survey, objective: str) -> _Survey:
+def _makeable(scenario: Scenario, legal: Sequence[AnyStrategy]) -> tuple[tuple[AnyStrategy, ...], tuple[RefusedPlans, ...]]:
+    """The strategies that the scenario can have; of a graph whose axes are placed by hand, others cannot lie so."""
+    if "placement" not in scenario.document.data or not isinstance(scenario.strategy, Mesh):
+        return tuple(legal), ()
+    found, refused = list[AnyStrategy](), list[tuple[str, str]]()
+    for strategy in legal:
+        try:
+            variant(scenario, {"strategy": str(strategy)})
+            found.append(strategy)
+        except CrossflowError as error:
+            refused.append((error.said, str(strategy)))
+    why = (RefusedPlans(reason=refused[0][0], count=len(refused), strategy=refused[0][1]),) if refused else ()
+    return tuple(found), why
+
+
+def _with_placements(scenario: Scenario, found: Survey, objective: str) -> Survey:
     """The strategies, and the best of them once more with each placement of tensors on a second memory."""
     if not scenario.tiered:
         return found
@@ -219,15 +229,15 @@ def _with_placements(scenario: Scenario, found: _Survey, objective: str) -> _Sur
     legal = tuple(one for one in apart if divides(scenario, str(one)))
     if not legal:
         return found
-    more, n = _survey(scenario, legal, objective), len(found.strategies)
+    more, n = survey(scenario, legal, objective), len(found.strategies)
     whole = n + len(legal)
-    return _Survey(
+    return Survey(
         strategies=(*found.strategies, *legal), score=scatter([(np.arange(n), found.score), (np.arange(n, whole), more.score)], whole),
         cost=np.concatenate([found.cost, more.cost]),
     )  # fmt: skip
 
 
-def _rows(scenario: Scenario, strategies: Sequence[str], found: _Survey, objective: str, margin: float) -> tuple[RankedPlan, ...]:
+def _rows(scenario: Scenario, strategies: Sequence[str], found: Survey, objective: str, margin: float) -> tuple[RankedPlan, ...]:
     """All figures of some strategies, with their ranks among those that fit."""
     score = evaluate(scenario, {"strategy": list(strategies)})
     values = np.asarray(figure(score, objective), dtype=float)
@@ -240,14 +250,14 @@ def _rows(scenario: Scenario, strategies: Sequence[str], found: _Survey, objecti
     return with_ties(scenario, rows, objective)
 
 
-def _own(scenario: Scenario, found: _Survey, objective: str, margin: float) -> RankedPlan | None:
+def _own(scenario: Scenario, found: Survey, objective: str, margin: float) -> RankedPlan | None:
     """The scenario's own strategy; None where it leaves the choice to others."""
     if scenario.auto is not None or scenario.document.data.get("strategy") in (None, ANY):
         return None
     return _rows(scenario, [scenario.strategy_text], found, objective, margin)[0]
 
 
-def _refusals(scenario: Scenario, found: _Survey) -> Iterator[RefusedPlans]:
+def _refusals(scenario: Scenario, found: Survey) -> Iterator[RefusedPlans]:
     """Why strategies fail, those with one reason together, each with the one that is nearest to working."""
     score, lacking = found.score, found.lacking
     for code in np.unique(score.reason[~score.feasible & (score.reason >= 0)]):
@@ -281,7 +291,7 @@ def _on_more_devices(scenario: Scenario) -> Iterator[str]:
     while factor <= LARGEST:
         try:
             made = variant(scenario, {path: factor * count, "strategy": ANY})
-            found = _survey(made, _legal(made), "step_time_s")
+            found = survey(made, legal_of(made), "step_time_s")
         except CrossflowError:  # such as more nodes than the network takes
             return
         if len(order := found.order):

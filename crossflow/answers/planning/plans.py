@@ -39,6 +39,36 @@ class RefusedPlans:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobPlan:
+    """How a job runs with a plan: its strategy is that of training.
+
+    Attributes
+    ----------
+    iteration : [s]
+    devices : of training, and of engines where they have their own. [1]
+    engines : plan of one engine; None where no answers are written.
+    settings : that make it, beside the strategy, as ``crossflow predict --set`` takes them.
+    """
+
+    iteration: float
+    devices: tuple[int, int]
+    engines: str | None
+    settings: tuple[str, ...]
+
+    @property
+    def shares(self) -> str:
+        """Devices of training and of engines, in words."""
+        return " + ".join(f"{count:,}" for count in self.devices if count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "iteration_time_s": plain(self.iteration), "training_devices": self.devices[0], "engine_devices": self.devices[1],
+            "engines": self.engines, "set": list(self.settings),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankedPlan(PlainData):
     """One strategy of a list of plans.
 
@@ -62,6 +92,7 @@ class RankedPlan(PlainData):
     trust : how far it can be trusted, one of `crossflow.answers.bands.LEVELS`.
     tied_with : listed plans from which measured runs do not tell it; None where no measured runs tell, or the objective is no time.
     origin : the scenario that was planned, with another strategy or none.
+    part : of a job, what an iteration takes, and how its engines are divided; None for a step alone.
     """
 
     strategy: str
@@ -86,6 +117,7 @@ class RankedPlan(PlainData):
     trust: str
     tied_with: tuple[str, ...] | None = None
     origin: Scenario | None = field(default=None, repr=False, compare=False)
+    part: JobPlan | None = None
 
     @property
     def samples_per_second(self) -> float:
@@ -152,6 +184,7 @@ class RankedPlan(PlainData):
             "error_band": {name: plain(value) for name, value in self.error_band.items()} or None,
             "trust": self.trust,
             "tied_with": None if self.tied_with is None else list(self.tied_with),
+            **({} if self.part is None else {"job": self.part.to_dict()}),
         }
 
 
@@ -327,9 +360,11 @@ def _flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]
 
 
 def _line(plan: RankedPlan) -> str:
-    time = show(plan.step_time, "s") if np.isfinite(plan.step_time) else "never ends"
+    took = plan.step_time if plan.part is None else plan.part.iteration
+    time = show(took, "s") if np.isfinite(took) else "never ends"
     state = "does not fit" if not plan.feasible else "tight" if plan.tight else "fits"
-    return f"{plan.strategy}  {time}, {show(plan.needed, 'B')} of {show(plan.capacity, 'B')}, {state}"
+    named = plan.strategy if plan.part is None or plan.part.engines is None else f"{plan.strategy}, engines {plan.part.engines}"
+    return f"{named}  {time}, {show(plan.needed, 'B')} of {show(plan.capacity, 'B')}, {state}"
 
 
 def ranked(

@@ -15,6 +15,7 @@ from crossflow.answers.explanation.parameters import ParameterGroup
 from crossflow.answers.explanation.sensitivity import explain
 from crossflow.answers.explanation.tornado import draw, in_words, tornado
 from crossflow.answers.score import unit_of
+from crossflow.base.errors import with_article
 from crossflow.base.files import check_writable, named_by
 from crossflow.base.units import show
 from crossflow.edges.cli import page
@@ -22,6 +23,7 @@ from crossflow.edges.cli.page import percent
 from crossflow.edges.cli.source import scenario_of
 from crossflow.hardware.architecture.template import GeneratedSystem
 
+_PACES = ("step_time_s", "job.iteration_time_s")  # objectives that decisions tell anyway
 _INFLUENCE = 1e-6  # elasticity below which a parameter is not worth a row
 _LOSING = 5e-4  # loss, relative, from which on a parameter is told to lose
 ENDS = {"falling elasticity": "more of it brings half as much", "another resource": "another resource binds"}
@@ -92,10 +94,10 @@ def decisions(explanation: Explanation) -> Group:
     searched = any(one.spread is not None for one in found)
     rows = [_decided(one, explanation, searched=searched) for one in found]
     rate = f"{explanation.counts}/s/device"
-    objective = () if explanation.objective == "step_time_s" else (in_words(explanation.objective), "gain")
+    objective = () if explanation.objective in _PACES else (in_words(explanation.objective), "gain")
     chip = ("+-", "kept") if searched else ()
-    header = ("decision", "change", *objective, "step", "gain", "per device", "gain", *chip, "bound by")
-    now = f"now {show(explanation.step_time, 's')} a step, {page.count(explanation.throughput)} {rate}"
+    header = ("decision", "change", *objective, explanation.of, "gain", "per device", "gain", *chip, "bound by")
+    now = f"now {show(explanation.step_time, 's')} {with_article(explanation.of)}, {page.count(explanation.throughput)} {rate}"
     aside = f"{now}; +-: over the re-optimised chip" if searched else now
     return page.section("What you decide", rows, right=range(2, len(header) - 1), aside=aside, header=header, wraps=1)
 
@@ -110,7 +112,7 @@ def reliability(explanation: Explanation, top: int) -> Group:
 
 def _decided(one: Decision, explanation: Explanation, *, searched: bool) -> list[RenderableType]:
     text = f"{one.text}, {one.settings['strategy']}" if one.kind == "nodes" and "strategy" in one.settings else one.text
-    objective = [] if explanation.objective == "step_time_s" else [_figure(one.value, explanation), _signed(one.gain)]
+    objective = [] if explanation.objective in _PACES else [_figure(one.value, explanation), _signed(one.gain)]
     kept = "-" if one.kept is None or not math.isfinite(one.kept) else _signed(one.kept)
     chip = ["-" if one.spread is None else f"{100 * one.spread:.1f} %", kept] if searched else []
     pace = [show(one.step_time, "s"), _signed(-one.time), page.count(one.throughput), _signed(one.rate)]

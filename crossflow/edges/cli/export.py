@@ -71,7 +71,7 @@ def exported(plans: Plans, kind: str) -> ExportedPlan:
         ranked = sorted(listed, key=lambda one: (one is not listed.chosen, one.tight))
         for skipped, one in enumerate(ranked):
             try:
-                text = write(variant(plans.scenario, {"strategy": one.strategy}), kind)
+                text = write(one.scenario, kind)
             except CrossflowError as error:
                 reason = reason or str(error)
             else:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from crossflow.answers.explanation.tornado import in_words
 from crossflow.answers.planning.opening import ScenarioSource, unplanned
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.plans import Plans, RankedPlan
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import larger_is_better, unit_of, words
+from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
@@ -149,17 +150,21 @@ def listed(plans: Plans, written: WrittenPlan | None = None) -> Group:
     """The plans, best first, the one to take marked, or the one that is written, and then those that the framework cannot express."""
     money = next((name for name in _MONEY if name in plans[0].money), None)
     timed = plans.objective == "step_time_s"
-    header = ["", "strategy", *([] if timed else [words(plans.objective)]), "step time", "memory", "left", "MFU"]
+    parts = [one.part for one in plans if one.part is not None]
+    writes = any(part.engines is not None for part in parts)
+    header = ["", "strategy", *(["engines", "devices"] if writes else []), *([] if timed else [in_words(plans.objective)])]
+    header += ["step time", "memory", "left", "MFU"]
     header += [] if money is None else [_title(money)]
     header += ["power", *([] if written is None else [written[0]])]
     rows: list[list[RenderableType]] = []
     for one in plans:
         row: list[RenderableType] = [_mark(plans, one, written), Text(one.strategy, "bold" if one is plans.chosen else "")]
+        row += [one.part.engines or "-", one.part.shares] if writes and one.part is not None else []
         row += [] if timed else [_figure(one.value, plans.objective)]
         row += [_time(one), show(one.needed, "B"), _left(one), percent(one.mfu) if one.feasible else "-"]
         row += [] if money is None else [dollars(one.money[money]).removesuffix(" USD") if money in one.money else "-"]
         rows.append([*row, show(one.power, "W"), *([] if written is None else ["no" if one.strategy in written[2] else "yes"])])
-    automatic = "that `strategy: auto` takes" if plans.as_usual else "to take"
+    automatic = "that `strategy: auto` takes" if plans.as_usual and not parts else "to take"
     title, aside = "Best plans", f"{_fancy('>')} marks the plan {automatic}"
     if written is not None:
         named = f"{_fancy('>')} marks the plan" if written[1] in [one.strategy for one in plans] else f"{written[1]} is the plan"
@@ -167,7 +172,7 @@ def listed(plans: Plans, written: WrittenPlan | None = None) -> Group:
     if not plans.fitting:
         short = not plans[0].fits
         title, aside = ("Nearest to fitting", "least memory too much first") if short else ("Plans", "none of them can run")
-    right = tuple(range(2, len(header)))
+    right = tuple(range(3 if writes else 2, len(header)))
     return Group(page.heading(title, aside=aside), page.indented(page.grid(rows, right=right, header=header, wraps=1)))
 
 
@@ -206,17 +211,22 @@ def own(plans: Plans) -> Group:
     mine, best = plans.own, plans.chosen
     if mine is None:
         return Group()
-    told = f"{mine.strategy}: {_time(mine)}, {show(mine.needed, 'B')}"
+    job = "" if mine.part is None else f"{_figure(mine.value, plans.objective)} an iteration, a step "
+    told = f"{mine.strategy}: {job}{_time(mine)}, {show(mine.needed, 'B')}"
     if not mine.feasible:
         told += f", infeasible: {mine.reason}"
-    elif best is not None and mine.strategy == best.strategy:
+    elif best is not None and mine.strategy == best.strategy and mine.part == best.part:
         told += ", the one to take"
     elif best is not None:
         sign = -1.0 if larger_is_better(plans.objective) else 1.0
         worse = sign * (mine.value / best.value - 1.0) if best.value else math.nan
         rank = f", place {mine.rank:,} of {plans.fitting:,}" if mine.rank is not None else ""
-        told += f"{rank}, {percent(abs(worse))} {'worse' if worse > 0 else 'better'} than {best.strategy}"
+        told += f"{rank}, {percent(abs(worse))} {'worse' if worse > 0 else 'better'} than {_named(best)}"
     return Group(page.heading("The scenario's own strategy"), page.indented(Text(told)))
+
+
+def _named(one: RankedPlan) -> str:
+    return one.strategy if one.part is None or one.part.engines is None else f"{one.strategy} with engines {one.part.engines}"
 
 
 def refusals(plans: Plans) -> Group:

@@ -109,8 +109,8 @@ def literals(stream: bytes, width: int) -> list[list[int]]:
     codes = np.zeros(len(bits), dtype=np.int16)  # the nine bits from each place on, the first one highest
     for i in range(9):
         codes = codes * 2 + padded[i : i + len(bits)]
-    code, found, at = codes.data, list[list[int]](), 0
-    found = [[] for _ in range(width)]
+    code, at = codes.data, 0
+    found: list[list[int]] = [[] for _ in range(width)]
     while (kind := code[at + 1] >> 7) != 0:  # the two bits of the kind of a block, low one first
         if kind != 0b10:
             raise ValueError("a block without fixed codes")
