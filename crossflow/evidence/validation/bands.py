@@ -134,8 +134,8 @@ def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: 
     tables = " ".join(sorted({row.table for row in rows}))
     edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
     if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
-        apart = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
-        edge = float(np.clip(np.quantile(apart, PERCENTILE), edge, WIDENED * edge))
+        each_item = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
+        edge = float(np.clip(np.quantile(each_item, PERCENTILE), edge, WIDENED * edge))
     if rows[0].like.seen in ("none", GENERATED) and (each := _by_chip(rows)):
         edge = max(map(_rank, each))  # the next chip may be as hard as the hardest of these
         if rows[0].like.seen == "none":
