@@ -632,7 +632,7 @@ def test_settings_in_the_place_of_requests_are_told():
 
 
 def test_workers_for_prompts_launch_their_kernels_one_by_one():
-    """SGLang captures no steps of a worker for prompts in pieces, in replays and in closed form; first tokens were a third sooner in replays."""
+    """SGLang captures no steps of a worker for prompts in pieces. Replays did not know it: first tokens came a third too soon."""
 
     def first_tokens(pieces, **serving):
         software = {"like": "sglang", "host": {"pieces": pieces}}
