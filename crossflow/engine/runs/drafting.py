@@ -102,7 +102,7 @@ def drafted(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: M
     chunk = None if job.chunk is None else replace(job.chunk, pieces=job.chunk.pieces * layout.microbatches)
     plain = step_of(replace(small, chunk=None), beside, machine, None)
     first = plain if chunk is None else step_of(replace(small, chunk=chunk), beside, machine, None)
-    return _added(_added(step, first, 1.0), plain, job.written - 2.0)
+    return added(added(step, first, 1.0), plain, job.written - 2.0)
 
 
 def with_draft(held: Memory, job: Job, layout: Layout, machine: Machine) -> Memory:
@@ -125,6 +125,6 @@ def _beside(draft: Draft, layout: Layout) -> Layout:
     return replace(Layout.of(each, ones, layout.node), micro_batch=layout.micro_batch * layout.microbatches, microbatches=ones)
 
 
-def _added(one: Outcome, other: Outcome, often: Array | float) -> Outcome:
+def added(one: Outcome, other: Outcome, often: Array | float) -> Outcome:
     """One step and another one so many times after it."""
     return merged(one, other, lambda first, second: first + often * second, KEPT)

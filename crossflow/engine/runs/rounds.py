@@ -21,6 +21,7 @@ from crossflow.base.limits import LARGEST
 
 # Prompts of a round beyond which all rounds read, and their share at least in which none reads. [1]
 FEWEST, LEAST_IDLE = 30.0, 1e-6
+WAITING = 48  # prompts that wait for a round at most while their number is sought. [1]
 SERVERS = 32  # prompts that are read together at most while the queue for them is sought: nobody waits for the last of more. [1]
 
 
@@ -168,8 +169,44 @@ def layers_read(
         return offered * steps
     together, replicas = (np.floor(stages) * room, np.ones(1)) if dealt is None else dealt
     share = share_read(offered, times, steps, together, replicas)
-    more = fuller(offered, stages, room, 1.0)
-    return np.asarray(np.where(stages == 1.0, offered * steps, np.maximum(share + more, offered * steps / stages)))
+    layers = share + fuller(offered, stages, room, 1.0)
+    chained = np.asarray((stages > 1.0) & (steps == 1.0) & (room >= 2.0) & (replicas == 1.0) & (offered > 0))
+    if chained.any():
+        layers, chained = (np.broadcast_to(one, np.broadcast_shapes(layers.shape, chained.shape)) for one in (layers, chained))
+        some = (np.broadcast_to(one, layers.shape)[chained] for one in (offered * times[0], offered * times[1], stages, room))
+        layers = layers.copy()
+        layers[chained] = np.maximum(layers_of_chain(*some), np.broadcast_to(share, layers.shape)[chained])
+    return np.asarray(np.where(stages == 1.0, offered * steps, np.maximum(layers, offered * steps / stages)))
+
+
+def layers_of_chain(writing: Array, reading: Array, stages: Array, room: Array) -> Array:
+    """Pieces of the fullest of p microbatches in the mean round, where each prompt is one piece and comes at random, shape (n,). [1]
+
+    A round reads what has come by its begin, dealt to the microbatches in turn, and takes the longer the more pieces the fullest has: in a
+    long one more come, which make the next one long. The prompts that wait at the begin of a round are a Markov chain, in balance here.
+
+    Parameters
+    ----------
+    writing, reading : prompts that come in a round that only writes, and in one whose fullest microbatch reads one piece, in the mean. [1]
+    stages, room : p, and pieces that a microbatch reads at most. [1]
+
+    >>> half, one = np.array([0.5]), np.ones(1)
+    >>> round(float(layers_of_chain(half, half, 9 * one, one)[0]), 3)  # equal rounds of one piece: those that have brought a prompt
+    0.393
+    """
+    from scipy.special import gammaln
+
+    waits = np.arange(WAITING + 1.0)
+    read = np.minimum(waits, np.floor(stages * room)[:, None])
+    layers = np.ceil(read / stages[:, None])
+    comes = (writing[:, None] + layers * (reading - writing)[:, None])[..., None]
+    more = waits - (waits - read)[..., None]  # that must come in a round so that so many wait behind it
+    chance = np.where(more >= 0, np.exp(more * np.log(comes) - comes - gammaln(np.maximum(more, 0.0) + 1.0)), 0.0)
+    chance[..., -1] += 1.0 - chance.sum(axis=-1)
+    balance = np.swapaxes(chance, -1, -2) - np.eye(WAITING + 1)
+    balance[:, -1] = 1.0
+    found = np.linalg.solve(balance, np.broadcast_to(np.eye(WAITING + 1)[-1][:, None], (len(writing), WAITING + 1, 1)))[..., 0]
+    return np.asarray((found * layers).sum(axis=-1))
 
 
 def fuller(prompts: Array, stages: Array, room: Array, first: float) -> Array:

@@ -42,11 +42,12 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
+from crossflow.engine.runs.drafting import HostWork, added, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, rounds_behind, share_read, some_come
 from crossflow.engine.runs.transformer import transformer_step
+from crossflow.engine.service.policies import POLICIES
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import tables_of
 from crossflow.program.groups import Group
@@ -146,6 +147,8 @@ class _StepKinds:
     most: Array  # prompts that it can read at most. [1]
     together: Array  # prompts that are read together at most. [1]
     slowed: Array  # share of steps in which this replica reads, or one that makes every step with it as they share out experts. [1]
+    # Whether prompts are read in steps of their own, of which `mixed` holds one and one that writes.
+    alone: Mask = field(default_factory=lambda: np.zeros(1, dtype=bool))
 
     @functools.cached_property
     def endless(self) -> Mask:
@@ -163,14 +166,22 @@ class _StepKinds:
         return np.where(self.endless, 1.0, self.mixed.total) * self.factor
 
     @property
+    def own(self) -> Array:
+        """Time of the step in which a prompt is read: with what is written in it, or by itself. [s]"""
+        return np.where(self.alone, self.reading - self.writing, self.reading)
+
+    @property
     def each(self) -> Array:
-        """Time that a prompt takes where steps read as much as they can: its own work, and its share of what a step takes without. [s]"""
-        return divide(self.reading - self.writing, self.load) + divide(self.writing, self.most)
+        """Time that a prompt takes where steps read as much as they can: its own work, and its share of what a step takes without. [s]
+
+        A step that reads alone may follow another one.
+        """
+        return divide(self.reading - self.writing, self.load) + np.where(self.alone, 0.0, divide(self.writing, self.most))
 
     @property
     def reads(self) -> Array:
         """Share of the time in which prompts are read. [1]"""
-        return divide(self.share * self.reading, self.mean)
+        return divide(self.share * self.own, self.mean)
 
     @property
     def mean(self) -> Array:
@@ -180,7 +191,7 @@ class _StepKinds:
     @property
     def rest(self) -> Array:
         """Mean time until the step ends that runs when a request arrives. [s]"""
-        square = (1.0 - self.slowed) * self.writing**2 + self.slowed * self.reading**2
+        square = np.where(self.alone, 1.0, 1.0 - self.slowed) * self.writing**2 + self.slowed * self.own**2
         return divide(square, 2.0 * self.mean)
 
 
@@ -373,7 +384,7 @@ class _Coming:
     times: tuple[Array, Array] | None = None  # of a step that writes and of one that reads, as far as they are known. [s]
 
 
-def _chunk(service: Service, layout: Layout, written: float, coming: _Coming) -> _ReadPieces:
+def _chunk(service: Service, layout: Layout, written: Array, coming: _Coming) -> _ReadPieces:
     """What steps read beside the requests that decode.
 
     Where requests arrive, how many come in a step of some length is known of the rate, and not of what comes in the mean step: the longer
@@ -437,16 +448,22 @@ def _steps(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
             parts=none, most=none, together=np.ones(len(layout)), slowed=none,
         )  # fmt: skip
-    read = _chunk(service, layout, job.written, coming)
+    alone = np.full(len(layout), not POLICIES[machine.stack.engine.scheduler].mixed) & (service.rate > 0)
+    written = np.where(alone, 0.0, job.written)
+    read = _chunk(service, layout, written, coming)
     load = layout.microbatches * read.chunk.pieces / read.steps
     beside = _at(begun, np.where(service.together, np.maximum(coming.seen - load, LEAST), coming.seen))
     mixed = service_step(transformer_step, replace(job, chunk=read.chunk), beside, machine, held)
+    if alone.any():
+        nobody = service_step(transformer_step, replace(job, chunk=read.chunk), _at(begun, np.full(len(layout), LEAST)), machine, held)
+        mixed = merged(added(plain, nobody, 1.0), mixed, lambda one, other: np.where(alone, one, other), ("memory", "problems"))
     found = _StepKinds(
         decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
         load=load, parts=layout.microbatches, most=load, together=np.ones(len(layout)), slowed=np.maximum(read.slowed, read.share),
+        alone=alone,
     )  # fmt: skip
-    again = _chunk(service, layout, job.written, replace(coming, times=(found.writing, found.reading)))
-    room = divide(np.maximum(service.chunk - coming.seen / layout.microbatches * job.written, read.chunk.tokens), read.chunk.tokens)
+    again = _chunk(service, layout, written, replace(coming, times=(found.writing, found.reading)))
+    room = divide(np.maximum(service.chunk - coming.seen / layout.microbatches * written, read.chunk.tokens), read.chunk.tokens)
     share = np.minimum(divide(again.share * again.chunk.pieces, read.chunk.pieces), 1.0)
     return replace(
         found, share=share, slowed=np.maximum(again.slowed, share), filled=again.filled, most=load * room,
@@ -482,7 +499,9 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         before, missed = decoding, missing
         decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), least, limit))
         longer = np.where(settled, longer, flow.longer)
-        times = (flow.steps.writing, flow.steps.reading)
+        # Half of the way, for the longer a step is taken to be, the fewer prompts are read in one that reads, and the shorter it is.
+        now = (flow.steps.writing, flow.steps.reading)
+        times = now if times is None else (0.5 * (times[0] + now[0]), 0.5 * (times[1] + now[1]))
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, slotless)
     late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
@@ -515,12 +534,12 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     rate = np.where(service.rate > 0, np.minimum(service.rate / layout.dp, divide(at.limit, writing)), divide(at.decoding, writing))
     found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
     late = asynchronous(job, layout, machine.stack) & (layout.pp == 1.0) & (service.rate > 0)
-    ahead = np.where(late, steps.mean, 0.0)
+    ahead = np.where(late, divide(steps.mean, np.where(steps.alone, 1.0 + steps.slowed, 1.0)), 0.0)
     if service.prefill is None or read is None:
         now = found * _rest(service, layout, steps, rate)
         less, beside, crowded = _beside(service, layout, steps, rate * now)
         rest = now + found * ahead
-        reading, server = rest + steps.pieces * steps.reading - less, steps.each
+        reading, server = rest + steps.pieces * steps.own - less, steps.each
         of_all, peers, readers, together = rate, divide(service.requests, layout.dp), np.ones(1), steps.together
     else:
         rest = beside = crowded = np.zeros(1)
@@ -554,7 +573,7 @@ def _rest(service: Service, layout: Layout, steps: _StepKinds, rate: Array) -> A
     """
     dealt, work = _dealt(service, layout), rate * steps.pieces * steps.reading
     often = steps.reads * divide(some_come(work, dealt), -np.expm1(-work))
-    return np.where(dealt > 1.0, 0.5 * (steps.writing + often * (steps.reading - steps.writing)), steps.rest)
+    return np.where(dealt > 1.0, 0.5 * (steps.writing + often * (steps.own - steps.writing)), steps.rest)
 
 
 def _beside(service: Service, layout: Layout, steps: _StepKinds, came: Array) -> tuple[Array, Array, Array]:
@@ -705,7 +724,7 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     apart : whether workers of their own read prompts, which begin at once.
     """
     steps, waits = flow.steps, divide(flow.queue, flow.waits)
-    lengths = np.array([steps.writing, steps.reading]) * (not apart)
+    lengths = np.array([steps.writing, steps.own]) * (not apart)
     often = np.array([1.0 - steps.reads, steps.reads])
     found = np.ones(1) if apart else flow.found  # others wait for nothing
     busy = np.minimum(divide(flow.waits, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
