@@ -18,7 +18,7 @@ from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, 
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
-from crossflow.parallel.strategy.mesh import Mesh
+from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
 from crossflow.parallel.tiers import placements
@@ -291,7 +291,11 @@ def _on_more_devices(scenario: Scenario) -> Iterator[str]:
     while factor <= LARGEST:
         try:
             made = variant(scenario, {path: factor * count, "strategy": ANY})
-            found = survey(made, legal_of(made), "step_time_s")
+            legal = legal_of(made)
+            lean = _leanest(legal)
+            found = survey(made, lean, "step_time_s")
+            if len(found.order) and len(lean) < len(legal):
+                found = survey(made, legal, "step_time_s")
         except CrossflowError:  # such as more nodes than the network takes
             return
         if len(order := found.order):
@@ -299,6 +303,24 @@ def _on_more_devices(scenario: Scenario) -> Iterator[str]:
             yield f"on {made.devices:,} devices {found.strategies[order[0]]} fits with {spare} to spare"
             return
         factor *= 2
+
+
+def _leanest(strategies: tuple[AnyStrategy, ...]) -> tuple[AnyStrategy, ...]:
+    """Of plans with equal degrees and sharding those that keep least: they recompute most, in the smallest microbatches.
+
+    Where none of these fits, no other plan does.
+    """
+    kept: dict[object, tuple[int, int]] = {}
+    for one in strategies:
+        if not isinstance(one, Plan):
+            return strategies
+        key = _degrees(one), one.zero
+        kept[key] = max(kept.get(key, (-1, -LARGEST)), _lean(one))
+    return tuple(one for one in strategies if isinstance(one, Plan) and _lean(one) == kept[_degrees(one), one.zero])
+
+
+def _lean(plan: Plan) -> tuple[int, int]:
+    return RECOMPUTE.index(plan.recompute), -plan.micro_batch
 
 
 def _notes(scenario: Scenario, made: int, tried: int) -> tuple[str, ...]:
