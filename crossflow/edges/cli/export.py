@@ -10,7 +10,6 @@ from typing import Any
 
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.plans import Plans, RankedPlan
-from crossflow.answers.points import variant
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
@@ -84,14 +83,14 @@ def exported(plans: Plans, kind: str) -> ExportedPlan:
 def inexpressible(plans: Plans, kind: str) -> frozenset[str]:
     """Strategies among the listed plans that a framework cannot express."""
 
-    def refused(strategy: str) -> bool:
+    def refused(one: RankedPlan) -> bool:
         try:
-            write(variant(plans.scenario, {"strategy": strategy}), kind)
+            write(one.scenario, kind)
         except CrossflowError:
             return True
         return False
 
-    return frozenset(one.strategy for one in plans if refused(one.strategy))
+    return frozenset(one.strategy for one in plans if refused(one))
 
 
 def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
