@@ -818,7 +818,7 @@ def _bands(report: Report, kept: KeptTables) -> str:
     """Shares of rows kept aside that lie within their bands, by kind and chip, and the bands of devices that no fit has seen."""
     with bands.FILE.open(encoding="utf-8") as file:
         known = [row for row in csv.DictReader(file) if row["seen"] in ("family", "none", bands.GENERATED)]
-    lines = [row for row in known if not any(row[trait] for trait in bands.TRAITS)]
+    lines = [row for row in known if not any(row[trait] for trait in (*bands.TRAITS, "memory"))]
     rows = [
         (row["kind"], bands.SEEN_AS[row["seen"]], f"{int(row['n']):,}", *(_percent(float(row[key])) for key in ("median", "p90", "bias")))
         for row in lines
