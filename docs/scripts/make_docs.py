@@ -821,13 +821,19 @@ def _bands(report: Report, kept: KeptTables) -> str:
         known = [row for row in csv.DictReader(file) if row["seen"] in ("family", "none", bands.GENERATED)]
     lines = [row for row in known if not any(row[trait] for trait in bands.TRAITS)]
     rows = [
-        (row["kind"], bands.SEEN_AS[row["seen"]], f"{int(row['n']):,}", *(_percent(float(row[key])) for key in ("median", "p90", "bias")))
+        (row["kind"], _devices(row), f"{int(row['n']):,}", *(_percent(float(row[key])) for key in ("median", "p90", "bias")))
         for row in lines
     ]
     header = ("", "devices", "rows", "median", "p90", "bias")
     seen, unseen = coverage(list(judged(report.tables))), unseen_coverage(left_out(report.data, kept))
     told = f"{_shares(seen)}\n{prose()['unseen']}\n\n{_shares(unseen)}"
     return f"{told}\n{prose()['left_out']}\n\n{markdown(header, rows, right=range(2, 6))}"
+
+
+def _devices(row: Mapping[str, str]) -> str:
+    """Devices of a line of bands; chips of a kind that is not among the measured ones have a band twice as wide."""
+    of_kind = f" (chips with {row['memory']})" if row["memory"] else " (for chips of another kind)" if row["seen"] == "none" else ""
+    return bands.SEEN_AS[row["seen"]] + of_kind
 
 
 def _shares(found: Sequence[Coverage]) -> str:
