@@ -114,8 +114,11 @@ def _generation(chip: str) -> str:
 
 
 def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
-    """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others."""
-    wider = (known[own].p90 for _, own in candidates(like, known) if items[own] >= fewest)
+    """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others.
+
+    That of chips of another kind is twice as wide as any that was seen, and says nothing of these.
+    """
+    wider = (known[own].p90 for _, own in candidates(like, known) if items[own] >= fewest and (own.seen != "none" or own.memory))
     return known[like].p90 if items[like] >= _least(like, fewest) else max(known[like].p90, next(wider, 0.0))
 
 
