@@ -44,11 +44,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Garbage is rare too: looking for it after every 700 objects takes a tenth of the time of all tests.
-
-    What is there by now stays, and is not looked at again, not even at the end, where pytest looks five times.
-    """
-    gc.freeze()
+    """Garbage is rare too: looking for it after every 700 objects takes a tenth of the time of all tests."""
     gc.set_threshold(100_000, 10, 10)
     gc.enable()
 
