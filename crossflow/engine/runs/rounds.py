@@ -194,14 +194,13 @@ def layers_of_chain(writing: Array, reading: Array, stages: Array, room: Array) 
     >>> round(float(layers_of_chain(half, half, 9 * one, one)[0]), 3)  # equal rounds of one piece: those that have brought a prompt
     0.393
     """
-    from scipy.special import gammaln
-
     waits = np.arange(WAITING + 1.0)
+    factorials = np.cumsum(np.log(np.maximum(waits, 1.0)))  # of numbers up to the most that wait, as logarithms
     read = np.minimum(waits, np.floor(stages * room)[:, None])
     layers = np.ceil(read / stages[:, None])
     comes = (writing[:, None] + layers * (reading - writing)[:, None])[..., None]
     more = waits - (waits - read)[..., None]  # that must come in a round so that so many wait behind it
-    chance = np.where(more >= 0, np.exp(more * np.log(comes) - comes - gammaln(np.maximum(more, 0.0) + 1.0)), 0.0)
+    chance = np.where(more >= 0, np.exp(more * np.log(comes) - comes - factorials[np.maximum(more, 0.0).astype(int)]), 0.0)
     chance[..., -1] += 1.0 - chance.sum(axis=-1)
     balance = np.swapaxes(chance, -1, -2) - np.eye(WAITING + 1)
     balance[:, -1] = 1.0
