@@ -499,9 +499,12 @@ def _balanced(job: Job, layout: Layout, machine: Machine, service: Service, held
         before, missed = decoding, missing
         decoding = np.where(settled, decoding, np.clip(np.where(np.isfinite(following), following, wanted), least, limit))
         longer = np.where(settled, longer, flow.longer)
-        # Half of the way, for the longer a step is taken to be, the fewer prompts are read in one that reads, and the shorter it is.
+        # Half of the way where steps read alone: the longer a step is taken to be, the fewer prompts are read in one that reads, and the
+        # shorter it is.
         now = (flow.steps.writing, flow.steps.reading)
-        times = now if times is None else (0.5 * (times[0] + now[0]), 0.5 * (times[1] + now[1]))
+        part = 1.0 if times is None else np.where(flow.steps.alone, 0.5, 1.0)
+        before_them = now if times is None else times
+        times = (part * now[0] + (1.0 - part) * before_them[0], part * now[1] + (1.0 - part) * before_them[1])
     outside = np.where(closed, divide(flight, flow.rate) - flow.writing - flow.first, slotless)
     late = ~closed & ((arrivals > flow.rate * (1.0 + 3.0 * CLOSE)) | (flow.busy >= 1.0))
     return replace(flow, outside=np.where(late, np.inf, np.maximum(outside, 0.0)))
