@@ -116,10 +116,17 @@ def _generation(chip: str) -> str:
 def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
     """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others.
 
-    That of chips of another kind is twice as wide as any that was seen, and says nothing of these.
+    That of chips of another kind is twice as wide as any that was seen: of these the widest by their kind of memory is taken.
     """
-    wider = (known[own].p90 for _, own in candidates(like, known) if items[own] >= fewest and (own.seen != "none" or own.memory))
+    wider = (_of_kinds(own, known) for _, own in candidates(like, known) if items[own] >= fewest)
     return known[like].p90 if items[like] >= _least(like, fewest) else max(known[like].p90, next(wider, 0.0))
+
+
+def _of_kinds(like: Likeness, known: Mapping[Likeness, Band]) -> float:
+    """Edge of a line, of chips apart that of the widest kind of memory."""
+    if like.seen != "none" or like.memory:
+        return known[like].p90
+    return max((known[one].p90 for one in known if one.memory and replace(one, memory="") == like), default=known[like].p90)
 
 
 def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: bool = False) -> Band:
