@@ -12,8 +12,8 @@ from crossflow.answers import bands
 from crossflow.answers.bands import Likeness
 from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, UNMEASURED, likeness, trust
 from crossflow.answers.study.run import run_study
-from crossflow.evidence.validation import bands as of_tables
 from crossflow.evidence.validation import comparison
+from crossflow.evidence.validation import left_out as of_tables
 from crossflow.evidence.validation.bands import JudgedRow, band, coverage, left_out, lines, pairs, unseen_coverage
 from crossflow.evidence.validation.hindcast_files import DatedWorkload, alone
 from crossflow.workload.spec import TransformerSpec
