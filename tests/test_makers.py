@@ -33,15 +33,18 @@ def test_another_system_of_the_same_scenario_has_its_own_software():
 
 @pytest.mark.parametrize("software", ["vllm", "sglang", "tensorrt-llm", {"like": "vllm"}])
 def test_serving_engines_do_not_train(software):
-    with pytest.raises(SpecError, match=r"software: .* serves models, and workload\.task is training; leave software out"):
+    with pytest.raises(
+        SpecError,
+        match=r"software: .* serves models, and workload\.task is training; give task: decode or serving, or software that trains",
+    ):
         trained("dgx-h100", software=software)
 
 
 @pytest.mark.parametrize(
     ("model", "on", "told"),
     [
-        ("dgx-h100", "llama3-70b", "dgx-h100 is a system and llama3-70b a model: give model llama3-70b on dgx-h100"),
-        ("llama3-8b", "dgx-h100,dgx-b200", "on dgx-h100,dgx-b200: this takes one system; crossflow compare sets several side by side"),
+        ("dgx-h100", "llama3-70b", "dgx-h100 is a system and llama3-70b a model: give model='llama3-70b' on='dgx-h100'"),
+        ("llama3-8b", "dgx-h100,dgx-b200", "on='dgx-h100,dgx-b200': this takes one system; crossflow compare sets several side by side"),
     ],
 )
 def test_models_and_systems_in_each_others_place_are_told(model, on, told, exactly):

@@ -128,7 +128,9 @@ def test_remedies_of_services_fit_as_they_are_written():
         assert "recompute" not in sentence
         changes = re.split(" and |, ", sentence.split(" frees ")[0].replace(" (", ", ").replace(")", ""))
         spare = re.search("fits with (.*) to spare", sentence)[1]
-        found = predict(from_dict({**given, "strategy": {"dp": 8, **yaml.safe_load("\n".join(changes))}}))
+        settings = yaml.safe_load("\n".join(changes))
+        own = {key.removeprefix("workload."): settings.pop(key) for key in [*settings] if key.startswith("workload.")}
+        found = predict(from_dict({**given, "workload": {**given["workload"], **own}, "strategy": {"dp": 8, **settings}}))
         assert found.feasible
         left = found.score.memory_capacity[0] - found.score.memory_needed[0]
         assert f"{left / 2**30:.1f} GiB" == spare

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from crossflow.answers.evaluation.likeness import TOKENS
 from crossflow.base import files
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import Finite, PositiveInt, Whole
+from crossflow.base.limits import Finite, Flag, PositiveInt, Whole
 from crossflow.base.units import parse
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import FABRIC_TOPOLOGY, FabricKind
@@ -116,7 +116,7 @@ class LaterFigure(FileModel):
     source: str = Field(description="one of the file's sources")
     status: Status = Field(description="how it was read")
     kind: Literal["measured", "published", "announced"] = Field(description="`announced` is no answer yet, and keeps or misses no gate")
-    unthrottled: bool = Field(
+    unthrottled: Flag = Field(
         default=False, description="whether it was measured before power slowed the chip; of a product, which is then predicted so too"
     )
     note: str = Field(default="", description="what else is to be known")
