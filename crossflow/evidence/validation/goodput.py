@@ -55,7 +55,7 @@ def inputs_of(row: TableRow) -> str:
     """How the inputs of a row are known."""
     if not row.get("detection"):
         return "what is assumed of all runs"
-    return "published but for repair" if row.get("published") else ASSUMED
+    return "published but for repair and saves" if row.get("published") else ASSUMED
 
 
 def run_of(row: TableRow) -> LongRun:
