@@ -18,6 +18,8 @@ from crossflow.edges.cli.explain import sections
 
 BESIDE = {**GRPO, "job": {**GRPO["job"], "rollout": {**ROLLOUT, "devices": 8, "staleness": 1}}}
 JOBS = {"dpo": DPO, "grpo": GRPO, "beside": BESIDE}
+QUICK = ("dpo", "beside")  # each number that is tried replays a rollout anew
+EACH = [*QUICK, pytest.param("grpo", marks=pytest.mark.thorough)]
 
 
 @functools.cache
@@ -29,7 +31,7 @@ def iteration(data, settings=None):
     return crossflow.predict(crossflow.from_dict(data), settings=settings or ()).job["iteration_time_s"]
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", EACH)
 def test_phases_that_are_waited_for_add_up_to_the_iteration(name):
     found = explained(name)
     assert found.objective == "job.iteration_time_s"
@@ -45,7 +47,7 @@ def test_of_two_pools_only_the_longer_one_is_waited_for():
     assert set(phases_of(slow, 0)) == {"rollout", "transfer"}
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", EACH)
 def test_gains_are_those_of_a_prediction_with_the_number_changed(name):
     found = explained(name)
     assert found.lever is not None
@@ -56,7 +58,7 @@ def test_gains_are_those_of_a_prediction_with_the_number_changed(name):
     assert after == pytest.approx(found.lever.value, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", EACH)
 def test_decisions_are_those_of_a_prediction_with_their_settings(name):
     told = [one for one in explained(name).decisions if one.kind in ("job", "strategy")]
     assert told or name == "dpo"
@@ -96,7 +98,7 @@ def test_a_tenth_of_the_price_is_a_tenth_of_the_money():
 
 
 def test_it_is_told_as_other_explanations_are():
-    for name in JOBS:
+    for name in QUICK:
         told = explained(name).to_dict()
         assert told["objective"] == "job.iteration_time_s"
         assert len(told["elasticities"]) == len(explained(name).table()["path"])

@@ -16,6 +16,8 @@ from crossflow.edges.cli.plan import sections
 WIDE = {**DPO["system"], "devices": 16}
 APART = {**GRPO, "system": WIDE, "strategy": "tp2-dp8-z1", "job": {**GRPO["job"], "rollout": {**ROLLOUT, "devices": 16, "staleness": 1}}}
 JOBS = {"dpo": DPO, "grpo": GRPO, "apart": APART}
+QUICK = ("dpo", "grpo")
+EACH = [*QUICK, pytest.param("apart", marks=pytest.mark.thorough)]
 
 
 @functools.cache
@@ -23,7 +25,7 @@ def planned(name):
     return crossflow.plan(crossflow.from_dict(JOBS[name]))
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", EACH)
 def test_plans_are_in_order_and_as_predicted(name):
     found = planned(name)
     values = [one.value for one in found]
@@ -37,7 +39,7 @@ def test_plans_are_in_order_and_as_predicted(name):
     assert best.predict().job["iteration_time_s"] == pytest.approx(best.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", EACH)
 def test_no_plan_is_worse_than_the_own_one_and_all_use_as_many_devices(name):
     found = planned(name)
     assert found.own.value == pytest.approx(crossflow.predict(crossflow.from_dict(JOBS[name])).job["iteration_time_s"], rel=1e-12)
@@ -84,6 +86,7 @@ def test_a_strategy_is_chosen_for_the_iteration_with_the_engines_as_they_are():
     assert all(told <= one.value * (1 + 1e-12) for one in same)
 
 
+@pytest.mark.thorough
 def test_a_study_chooses_the_strategy_of_each_point_with_the_engines_as_they_are():
     score = crossflow.sweep({**DPO, "strategy": "auto"}, {"workload.sequence": [256, 512]})
     best = crossflow.plan(crossflow.from_dict(DPO))[0]
@@ -95,7 +98,7 @@ def test_a_study_chooses_the_strategy_of_each_point_with_the_engines_as_they_are
 
 
 def test_they_are_told_as_other_plans_are():
-    for name in JOBS:
+    for name in QUICK:
         found = planned(name)
         page.emit(*sections(found))
         told = found.to_dict()["plans"][0]["job"]
