@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.layered import own_laid
+from crossflow.answers.evaluation.layered import LaidMembers, own_laid
 from crossflow.answers.evaluation.programs import placed
 from crossflow.answers.evaluation.recommendation import step_program
 from crossflow.answers.scenario import Scenario, check_alike, check_one_step, check_strategy
@@ -36,9 +36,7 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.blocks import PHASES, units
 from crossflow.parallel.offload import kept_on_host
-from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.tables import StepTables
 from crossflow.program.groups import Group
 from crossflow.program.kernels import Timed
 from crossflow.program.program import Program
@@ -160,7 +158,7 @@ Listed = tuple[Iterable[FoundEvent], float, int]  # what was found, device-time 
 def _of_plan(scenario: Scenario, plan: Plan) -> Listed:
     """Events of a transformer."""
     laid = own_laid(scenario)
-    case = _Case(plan=plan, layout=laid.layout, job=laid.job, machine=laid.machine, tables=laid.tables)
+    case = _Case(plan=plan, laid=laid)
     step = float(transformer_step(laid.job, laid.layout, laid.machine).total[0]) * plan.devices
     return (*_kernels(case), *_updates(case), *_messages(case)), step, laid.machine.node
 
@@ -199,10 +197,7 @@ class _Case:
     """One step of one plan: what it computes and runs on, and how often units run in it."""
 
     plan: Plan
-    layout: Layout
-    job: Job
-    machine: Machine
-    tables: StepTables
+    laid: LaidMembers
 
     @property
     def ranks(self) -> int:
@@ -212,23 +207,23 @@ class _Case:
     @functools.cached_property
     def occurs(self) -> Array:
         """How often units run forward, and with gradients of their inputs and of their weights, on all devices, shape (3, units). [1]"""
-        return np.asarray(self.tables.occurs[..., 0] * float(self.layout.microbatches[0]) * self.ranks)
+        return np.asarray(self.laid.tables.occurs[..., 0] * float(self.laid.layout.microbatches[0]) * self.ranks)
 
     @functools.cached_property
     def phases(self) -> Mapping[str, Array]:
         """The same of kernels and collectives of a phase, with what is computed again, by phase; shape (units,). [1]"""
-        often = self.tables.phases[..., 0].T * float(self.layout.microbatches[0]) * self.ranks
+        often = self.laid.tables.phases[..., 0].T * float(self.laid.layout.microbatches[0]) * self.ranks
         return dict(zip(PHASES, often, strict=True))
 
     @property
     def held(self) -> Array:
         """Units that devices hold with weights that train, each once, shape (units,). [1]"""
-        return np.asarray(self.tables.occurs[2, :, 0] * float(self.layout.directions[0]) * self.ranks)
+        return np.asarray(self.laid.tables.occurs[2, :, 0] * float(self.laid.layout.directions[0]) * self.ranks)
 
 
 def _kernels(case: _Case) -> Iterator[FoundEvent]:
     """Kernels with their times and counts."""
-    runs_on, program, phases, places = case.machine, case.tables.program, case.phases, _places(case.job)
+    runs_on, program, phases, places = case.laid.machine, case.laid.tables.program, case.phases, _places(case.laid.job)
     often = np.zeros(len(program.kernels))
     for op in program.ops:
         often[list(op.kernels)] = phases[op.phase][places[op.layer]] * np.broadcast_to(op.count, (1,)) if op.kernels else 0.0
@@ -237,18 +232,18 @@ def _kernels(case: _Case) -> Iterator[FoundEvent]:
 
 def _updates(case: _Case) -> Iterator[FoundEvent]:
     """Steps of the optimizer, one for every unit that a device holds and updates itself."""
-    if not case.job.training:
+    if not case.laid.job.training:
         return
-    owned = case.tables.weights.owned
-    times, here = optimizer_costs(case.job, owned, case.machine).time, float(1.0 - kept_on_host(case.layout, "optimizer")[0])
+    owned = case.laid.tables.weights.owned
+    times, here = optimizer_costs(case.laid.job, owned, case.laid.machine).time, float(1.0 - kept_on_host(case.laid.layout, "optimizer")[0])
     for size, time, held in zip(owned[:, 0].tolist(), times[:, 0].tolist(), case.held.tolist(), strict=True):
         if size > 0:
-            yield ("optimizer", optimizer_shape(size), "", 1, ""), time, held * here * float(case.layout.updates[0])
+            yield ("optimizer", optimizer_shape(size), "", 1, ""), time, held * here * float(case.laid.layout.updates[0])
 
 
 def _messages(case: _Case) -> Iterator[FoundEvent]:
     """Collectives of passes, of weights and between stages, each once for all of its ranks."""
-    job, runs_on, plan, layout, tables = case.job, case.machine, case.plan, case.layout, case.tables
+    job, runs_on, plan, layout, tables = case.laid.job, case.laid.machine, case.plan, case.laid.layout, case.laid.tables
     names, phases, (forward, backward, weight) = _places(job), case.phases, case.occurs
     sizes, counts = (values[:, 0].tolist() for values in (tables.sends.table.sizes, tables.sends.counts))
     for op, message, size, count in zip(tables.sends.ops, tables.program.messages, sizes, counts, strict=True):

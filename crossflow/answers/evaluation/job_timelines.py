@@ -57,7 +57,7 @@ def job_timeline(scenario: Scenario, uneven: Uneven) -> Timeline:
     rollout, ends = found.rollout, _ends(found.rollout)
     sent = _sent(rollout)
     begin = sent[-1].end if sent else 0.0
-    beside = job.rollout is not None and job.rollout.staleness > 0
+    beside = job.rollout is not None and job.rollout.beside
     trained = _trained(found, begin if beside else begin + rollout.time, len(ends) if not rollout.devices else 1)
     written = [_PhaseSpan(name=WRITING, label=WRITING, begin=begin, end=begin + end) for end in ends]
     devices = _devices(scenario, rollout, len(ends))

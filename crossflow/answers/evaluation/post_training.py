@@ -504,7 +504,7 @@ def _crowded(scenario: Scenario, score: Score, held: Mapping[str, HeldModel], fo
 
 def whole_of(job: PostTrainingSpec, training: Array, rollout: Array) -> Array:
     """What an iteration takes of phases of training and a rollout: the longer one where answers may be older than the policy. [s]"""
-    beside = job.rollout is not None and job.rollout.staleness > 0
+    beside = job.rollout is not None and job.rollout.beside
     return np.maximum(training, rollout) if beside else training + rollout
 
 
@@ -608,7 +608,7 @@ def told_job(scenario: Scenario, score: Score) -> dict[str, Any]:
 def _bound(job: PostTrainingSpec, phases: Mapping[str, float]) -> str:
     """The longest phase; where engines write meanwhile, of the pool that takes longer."""
     training = {name: time for name, time in phases.items() if name not in ("rollout", "transfer", "refit")}
-    beside = job.rollout is not None and job.rollout.staleness > 0
+    beside = job.rollout is not None and job.rollout.beside
     if beside and sum(training.values()) < phases["rollout"]:
         return "rollout"
     of = training if beside else phases

@@ -8,7 +8,7 @@ import numpy as np
 
 from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.evaluation.layered import machine
-from crossflow.answers.evaluation.members import check_strategy
+from crossflow.answers.evaluation.members import Members, own_members
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
 from crossflow.base.errors import CrossflowError, with_article
@@ -26,17 +26,17 @@ from crossflow.parallel.strategy.levels import Hierarchies
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.jobs import dlrm_job
 
 
 def dlrm_inputs(scenario: Scenario) -> tuple[DlrmJob, Hierarchies, Machine]:
     """What a recommendation model of a scenario computes, how it is divided, and what it runs on, at one design point."""
-    workload, strategy, (node, nodes) = scenario.workload, scenario.strategy, scenario.nodes
-    assert isinstance(workload, DlrmSpec)  # the caller has looked
-    assert isinstance(strategy, Hierarchy)  # such a model's is
-    check_strategy(scenario, strategy, workload, scenario.nodes)
-    runs_on = replace(machine(scenario, scenario.architecture), node=node)
-    return dlrm_job(workload), Hierarchies.of([strategy], workload.global_batch, node, nodes), runs_on
+    members = own_members(scenario)
+    return members.job, _divided(members), replace(machine(scenario, scenario.architecture), node=members.nodes[0][0])
+
+
+def _divided(members: Members) -> Hierarchies:
+    """How the models of a batch are divided, all on nodes alike."""
+    return Hierarchies.of(members.strategies, members.batch, members.nodes[0][0], members.node_counts)
 
 
 def recommendation_program(scenario: Scenario) -> Program:
@@ -70,9 +70,8 @@ def step_program(scenario: Scenario, *, unrolled: bool = False) -> Program:
 def dlrm_run(batch: PointBatch) -> Ran:
     """Steps of a recommendation model."""
     scenario, members = batch.scenario, batch.members
-    job, node = members.job, members.nodes[0][0]
-    plans = Hierarchies.of(members.strategies, members.batch, node, members.node_counts)
-    runs_on = replace(machine(scenario, batch.device, batch.system), node=node, least=batch.least)
+    job, plans = members.job, _divided(members)
+    runs_on = replace(machine(scenario, batch.device, batch.system), node=members.nodes[0][0], least=batch.least)
     with np.errstate(invalid="ignore", divide="ignore"):  # of a step without end, no part is worth a number
         outcome = sharded_outcome(job, plans, runs_on, scenario.slots) if job.sharding else _outcome(job, plans, runs_on, scenario.slots)
     return Ran(outcome=outcome, devices=plans.devices)

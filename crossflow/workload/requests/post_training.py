@@ -79,6 +79,11 @@ class RolloutSpec(FileModel):
         return self.prompts * max(self.staleness, 1)
 
     @property
+    def beside(self) -> bool:
+        """Whether engines write while the policy trains."""
+        return self.staleness > 0
+
+    @property
     def under_way(self) -> int:
         """Prompts at the beginning of a rollout. [1]"""
         return self.at_once + round((self.partial or 0.0) * self.at_once)
