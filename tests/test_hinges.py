@@ -58,6 +58,7 @@ def halved():
     return {**SCENARIO, "system": {**SYSTEM, "levels": {"l2": {"utilisation": own / 2}}}}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_search_among_choices_hangs_on_what_the_search_with_that_constant_finds(run):
     found = run(space=SPACE).hinges()
     assert {one.path: one.winner for one in found.headlines} == {LOGIC: "N3", MEMORY: "HBM4"}
