@@ -330,7 +330,7 @@ def report(request):
     return crossflow.trace(request.param)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_gains_are_those_of_replays(report):
     steps = TracedSteps(graph=report.graph, model=report.model)
     by_title = {ill.title: ill for ill in ills_of(steps)}

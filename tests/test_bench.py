@@ -66,6 +66,7 @@ def test_figures_are_slower_where_they_take_more_loops_than_recorded(figures, tm
     assert "expected a positive number of times, such as 1.3, got '-1'" in refused("bench", "--within=-1")
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_65536_devices_cost_what_8_do():
     """Best of some tries: the machine is not ours alone."""
     assert min(bench._scale() for _ in range(3)) < 1.5

@@ -136,6 +136,7 @@ def test_noise_moves_parameters_by_no_more_than_their_errors_say():
             assert abs(np.log(one.value / true[one.parameter.path[-1]])) < 4 * max(one.error, 0.005)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_parameters_of_a_device_are_recovered():
     spec = system("a100-80gb")
     true = {
@@ -249,6 +250,7 @@ def test_logs_and_tables_of_one_system_calibrate_alike(tmp_path):
     assert [fit.values for fit in of_logs.fits] == [fit.values for fit in of_table.fits]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.usefixtures("near")
 def test_every_law_is_scored_on_the_same_rows(tmp_path):
     found = calibrate(logs(tmp_path, measured()["dgx-a100"]), "dgx-a100").to_dict()
@@ -320,6 +322,7 @@ def test_few_sizes_have_no_curve():
 # ------------------------------------------------------------------------------------------ files
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.usefixtures("near")
 def test_the_written_system_inherits_all_but_what_changed(tmp_path):
     """Over a file of the user's, which builds on one that ships."""
@@ -407,6 +410,7 @@ def table(tmp_path):
     return Path(shutil.copy(ROWS, tmp_path / "collectives.csv"))
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.usefixtures("near")
 def test_the_command_writes_a_system_that_predicts(run, table, tmp_path, capsys):
     path = tmp_path / "mine.yaml"

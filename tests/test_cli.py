@@ -173,6 +173,7 @@ def test_show_generated_template_with_its_architecture(out):
     assert {use["resource"] for use in found["budgets"]} == {"area", "power", "perimeter"}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_show_datasheet_device_and_system(out):
     assert "3.35 TB/s" in out("show", "h100-sxm")
@@ -579,6 +580,7 @@ def printed(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_plan_prints_the_contract(capsys, small):
     told = json.loads(printed(capsys, "plan", small, "--top", "3", "--json"))
@@ -628,7 +630,7 @@ def test_predict_flags_little_memory(capsys, small):
     assert "tight: less than 10.0 % left" in printed(capsys, "predict", small, *words)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_divisions")
 @pytest.mark.parametrize("command", ["predict", "plan", "explain", "timeline", "events"])

@@ -25,6 +25,7 @@ def compared():
     )
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_each_row_is_the_best_plan_of_its_system(compared):
     scenario = crossflow.load(
         {
@@ -47,6 +48,7 @@ def test_money_and_energy_follow_from_the_step(compared):
         assert told["usd_per_hour"] == pytest.approx(8 * row.price)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_the_order_is_by_price_where_all_are_known_and_by_throughput_elsewhere(compared):
     assert compared.ordered_by == "usd_per_million_tokens"
     values = [row.figure(compared.ordered_by) for row in compared.rows]
@@ -64,6 +66,7 @@ def test_plain_data_keep_the_contract(compared):
     assert [row["rank"] for row in data["rows"]] == [1, 2]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_two_systems_whose_prices_differ_less_than_pairs_of_measured_runs_are_tied(compared):
     one, two = compared
     spread, _ = bands.spread_of(*(bands.Likeness(kind="training of dense language models", device=name, seen="device") for name in "ab"))

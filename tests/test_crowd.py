@@ -134,6 +134,7 @@ def test_a_digest_is_small(folder):
     assert size == len(trace.works) * (8 + 8 + 1 + 1 + 1)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_page_stays_short(capsys, folder, jobs):
     assert main(["trace", str(folder), "--whole", "6", "--jobs", str(jobs), "--advise"]) == 0

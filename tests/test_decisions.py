@@ -68,6 +68,7 @@ def test_settings_give_exactly_what_is_told(name, files, explained):
         assert paces(score)[0] == pytest.approx((one.step_time, one.throughput), rel=1e-9), one.text
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_predict_takes_the_settings_of_a_row(files, explained, capsys):
     for one in explained("decode").decisions[:4]:
         assert main(["predict", str(files["decode"]), "--json", *(word for text in one.overrides for word in ("--set", text))]) == 0
@@ -87,6 +88,7 @@ def test_the_page_tells_the_same_decisions(name, files, explained):
         assert (row["time"], row["rate"]) == pytest.approx((other["time"], other["rate"]), rel=1e-9)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_stand_kind_by_kind_and_each_brings_something(name, explained):
     found = explained(name)
@@ -141,6 +143,7 @@ def test_the_biggest_lever_of_a_generated_design_is_a_number_that_a_reader_decid
     assert found.limiting.gain >= found.lever.gain  # which any number may be, fitted ones too
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_what_does_not_fit_is_not_offered():
     data = {"system": {"template": "dgx-h100", "devices": 2}, "strategy": "tp2",
             "workload": {**SERVICE, "model": "llama3-70b", "task": "decode", "global_batch": 8}}  # fmt: skip
@@ -149,6 +152,7 @@ def test_what_does_not_fit_is_not_offered():
     assert not any("devices 2 to 1" in one.text for one in explain(scenario).decisions)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_of_another_objective_what_improves_it_is_told(files):
     scenario = crossflow.load(files["decode"])
     base = crossflow.evaluate(scenario).energy[0]

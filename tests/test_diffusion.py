@@ -262,6 +262,7 @@ def test_a_question_has_a_sample_for_each_device(tmp_path):
     assert "global_batch 8: one sample for each device; --batch changes it" in assumed
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_plan_is_exported_where_a_scenario_gives_the_size():
     """What the file alone lacks is no problem where flags are written."""
     data = {

@@ -46,7 +46,7 @@ def test_the_file_of_a_step_is_predicted_as_the_step(tmp_path, strategy, softwar
     assert simulate(given).total == pytest.approx(one.step_time[0], rel=1e-14)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "uneven"), [(one, what) for turn, one in enumerate(STRATEGIES) for what in every(3, UNEVEN, turn)], ids=str
@@ -80,6 +80,7 @@ def test_a_slow_port_slows_what_its_device_takes_part_in():
     assert simulate(given, Uneven(ports=dict.fromkeys(range(16), 0.5))).total == pytest.approx(slow, rel=1e-12)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_replicas_are_those_of_the_dense_layers(exactly):
     """Cut over the devices of a node and replicated between nodes: the second replica is the second node."""
@@ -137,6 +138,7 @@ def test_kernels_that_share_a_device_hide_waits_and_do_no_more_work():
         assert score.step_time[0] > one.step_time[0] - sum(one.exposed_communication.values())[0]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_points_that_share_devices_are_the_same_one_by_one():
     batch, texts = [8192, 16384, 16384], ["dense ddp, embedding mp", "dense (tp, ddp), embedding mp", "dense fsdp, embedding mp-rows"]
@@ -154,6 +156,7 @@ MEASURED = [
 ]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("given", MEASURED, ids=["dlrm", "gemm"])
 def test_timelines_show_what_was_measured(tmp_path, given):

@@ -60,6 +60,7 @@ def test_layers_of_experts_have_numbers_of_their_own_type_first():
     assert family(own, {}, "experts") == {}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_no_number_of_its_own_rows_is_left():
     """Every family after another one can be read, and its devices have none of the numbers that were fitted to them."""
     contents = earlier_families()

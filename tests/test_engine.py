@@ -88,6 +88,7 @@ def heap(tasks, spans):
 # ------------------------------------------------------------------------------------------ blocks
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @settings(max_examples=fewer(150, 60), deadline=None)
 @given(blocks_of_programs())

@@ -241,7 +241,7 @@ def test_a_point_that_makes_no_scenario_is_a_row_with_the_reason(small):
     alone = evaluate(small, {"strategy": ["d8", "CR-8"], "system.budgets.power": power[1:]})
     assert score.feasible.tolist() == [True, False, True]
     assert score.why(1) == "global_batch = 512 is not divisible by dp = 3 of strategy d3"
-    assert score.bound_by[1] == "-"
+    assert score.bound_by[1] == score.bound_at(1) == "-"
     assert score.step_time[1] == np.inf
     assert score.step_time[[0, 2]].tolist() == alone.step_time.tolist()
     assert not evaluate(small, {"strategy": ["d3"]}).feasible.any()
@@ -362,7 +362,7 @@ def test_several_kernels_at_once_share_the_device(small):
 def test_score_tabulates_every_point(mixed):
     table = mixed.to_dict()
     assert {len(column) for column in table.values()} == {6}
-    assert table["bound_by"] == mixed.bound_by
+    assert table["bound_by"] == mixed.bound_by == [mixed.bound_at(i) for i in range(len(mixed))]
     assert {"step_time_s", "feasible", "reason", "bound_by"} <= set(table)
 
 

@@ -144,6 +144,7 @@ def test_measuring_takes_a_small_part_of_a_step():
     assert found.recurrences > 1e5
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_lists_are_profiles(written):
     """The predicted times, read back, give the predicted step; launches alone are not in them."""

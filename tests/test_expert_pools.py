@@ -310,6 +310,7 @@ def test_rent_adds_up_over_unlike_devices_and_a_search_finds_the_cheaper_divisio
     assert found.best["usd_per_million_tokens"] == pytest.approx(every["usd_per_million_tokens"].min(), rel=1e-9)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_service_has_experts_apart_with_workers_for_its_prompts():
     serving = {"experts": {"strategy": "dp16-ep16", "micro_batches": 2}, "prefill": {"strategy": "tp8", "workers": 4}}
     work = {"task": "serving", "serving": serving, "layers": 4, "global_batch": 256}
@@ -395,6 +396,7 @@ def served(users, rounds=5, output=100, system=None, layers=5, **serving):
     return crossflow.from_dict(made), replace(trace, follows=np.concatenate([np.full(users, -1), np.arange(n - users)]))
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_equal_requests_that_are_replayed_have_the_times_of_the_steady_state():
     """Ranks that attend make every step together, and have as many requests each."""
     users = 128
@@ -408,12 +410,14 @@ def test_equal_requests_that_are_replayed_have_the_times_of_the_steady_state():
     assert (own.count, own.fleet.devices[0], own.feeding.devices[0]) == (8, 1.0, 1.0)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_replay_pays_for_the_devices_of_the_experts():
     operation = {"operation": {"price": "2 USD/h"}}
     scenario, trace = served(64, rounds=2, system=operation)
     assert crossflow.serve(scenario, trace).rent == pytest.approx((8 + 8 + 16 * 8) * 2.0 / 3600.0)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_ranks_wait_for_the_one_with_most_requests():
     """Of 57 requests one rank of eight has eight, and the others seven: all tokens take as long as where each rank has eight."""
     scenario, times = served(64)[0], []
@@ -424,6 +428,7 @@ def test_ranks_wait_for_the_one_with_most_requests():
     assert times[2] == pytest.approx(times[1], rel=0.01)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_requests_that_lost_their_room_are_read_again_by_the_devices_that_attend():
     """Of a small cache; rows of a prompt travel to the experts as those of tokens that are written do."""
     scenario, trace = served(128, rounds=2, output=400, cache_tokens=30_000)

@@ -254,7 +254,7 @@ def test_gains_are_those_of_ten_percent(chip):
     assert "x" not in power
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_kinds_are_answered_in_plain_data(kind):

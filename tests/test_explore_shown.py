@@ -56,10 +56,12 @@ def test_the_best_by_every_objective_are_all_there(found, part):
 
 def test_the_front_is_that_of_all_points(found, part):
     def front(rows):
+        """By falling `mfu` those whose time is shorter than all before; of equal values none occurs."""
         time, mfu = (found.columns[name].values for name, _ in GOALS)
-        rows = [i for i in rows if found.columns["feasible"].values[i] == 1]
-        beaten = [((time[rows] <= time[i]) & (mfu[rows] >= mfu[i]) & ((time[rows] < time[i]) | (mfu[rows] > mfu[i]))).any() for i in rows]
-        return [i for i, lost in zip(rows, beaten, strict=True) if not lost]
+        rows = np.array([i for i in rows if found.columns["feasible"].values[i] == 1])
+        ordered = rows[np.argsort(-mfu[rows])]
+        before = np.minimum.accumulate(np.concatenate([[np.inf], time[ordered][:-1]]))
+        return sorted(ordered[time[ordered] < before].tolist())
 
     assert front(part[0]) == front(range(found.rows))
 

@@ -95,7 +95,7 @@ def rows_of(folder):
 # ------------------------------------------------------------------------------------------ what the page is sent
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("kind", ["sweep", "search"])
 def test_columns_hold_what_the_rows_say(folders, kind):
     rows, start = rows_of(folders[kind]), study_app(folders[kind]).start()

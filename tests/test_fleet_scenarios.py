@@ -95,6 +95,7 @@ def test_classes_have_pools_of_their_own():
     assert set(found.found.where[found.found.kind != free]) == {0, 1}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_writers_of_pools_get_keys_and_values_too():
     found = serve(OLDER, READ_APART)
     readers, own, older = found.run.kinds

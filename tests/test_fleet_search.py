@@ -72,7 +72,7 @@ def test_a_fleet_is_what_serve_says_of_it():
     assert fleet.devices == fleet.scenario.devices
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("router", ["round_robin", "two_choices", "prefix"])
 @pytest.mark.parametrize("strategy", ["tp1-dp4", "tp2-dp2"])
 def test_engines_share_their_tables_whatever_their_number_and_router(router, strategy):
@@ -85,7 +85,7 @@ def test_engines_share_their_tables_whatever_their_number_and_router(router, str
     assert whole.energy == shared.energy
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("router", ["round_robin", "least_loaded", "two_choices"])
 def test_more_engines_serve_no_fewer_on_target_but_for_noise(router):
     one = scenario()

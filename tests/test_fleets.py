@@ -225,7 +225,7 @@ def naive_failure(trace, engine, at, repair, keeps):
     return items
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_failure_is_that_of_single_steps(keeps):
     trace = poisson(6.0, 120)

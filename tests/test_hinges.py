@@ -58,6 +58,7 @@ def halved():
     return {**SCENARIO, "system": {**SYSTEM, "levels": {"l2": {"utilisation": own / 2}}}}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_search_among_choices_hangs_on_what_the_search_with_that_constant_finds(run):
     found = run(space=SPACE).hinges()
     assert {one.path: one.winner for one in found.headlines} == {LOGIC: "N3", MEMORY: "HBM4"}
@@ -109,6 +110,7 @@ def test_candidates_are_refined_as_a_study_with_that_constant_refines_them(run, 
     assert (losses[0] > losses[1]).any()
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.usefixtures("few")
 def test_members_count_by_their_mean(run):
     made = run(

@@ -31,6 +31,7 @@ def iteration(data, settings=None):
     return crossflow.predict(crossflow.from_dict(data), settings=settings or ()).job["iteration_time_s"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", EACH)
 def test_phases_that_are_waited_for_add_up_to_the_iteration(name):
     found = explained(name)
@@ -67,6 +68,7 @@ def test_decisions_are_those_of_a_prediction_with_their_settings(name):
         assert one.step_time < explained(name).step_time
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_no_number_that_is_not_tried_does_more_than_those_that_are():
     scenario, found = crossflow.from_dict(DPO), explained("dpo")
     tried = {effect.parameter.path: effect.gain for effect in found.effects}

@@ -25,6 +25,7 @@ def planned(name):
     return crossflow.plan(crossflow.from_dict(JOBS[name]))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", EACH)
 def test_plans_are_in_order_and_as_predicted(name):
     found = planned(name)
@@ -108,6 +109,7 @@ def test_they_are_told_as_other_plans_are():
         assert "engines" in repr(found) or name == "dpo"
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_other_objectives_order_plans_too():
     priced = {**DPO, "system": {**DPO["system"], "operation": {"price": "2 USD/hour"}}}
     found = crossflow.plan(crossflow.from_dict(priced), objective="job.cost_usd")

@@ -63,6 +63,7 @@ def test_the_fullest_moment_is_the_memory_of_the_job(name):
         assert peaks[-1] == pytest.approx(job["rollout_memory_bytes"], rel=1e-12)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_training_waits_for_the_last_engine_and_asynchronous_training_for_none():
     for name, waits in (("apart", True), ("beside", False)):
         _, found = both(name)

@@ -37,7 +37,7 @@ def fastest(score):
     return float(np.where(score.feasible, score.step_time, np.inf).min())
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_reads(name):

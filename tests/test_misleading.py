@@ -56,6 +56,7 @@ def test_a_checkpoint_beside_a_job_is_not_told_to_give_failures():
     assert "give it" not in str(error.value)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_service_whose_weights_do_not_fit_is_told_of_fewer_bits():
     asked = {"model": "qwen3-32b", "on": "a40-node", "devices": 1, "task": "decode", "batch": 16}
     remedies = crossflow.predict(**asked).remedies

@@ -37,6 +37,7 @@ def shown(pages, monkeypatch, capsys):
 
 @pytest.mark.cases(1)
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_divisions")
 @pytest.mark.parametrize(
     "words",
     [
@@ -53,6 +54,7 @@ def test_a_narrow_page_cuts_nothing(shown, words):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_divisions")
 def test_labels_and_names_are_whole_on_a_narrow_page(shown):
     text = shown("predict", *STEP)
     assert re.search(r"▒ optimizer [\d.]+ GiB", text)

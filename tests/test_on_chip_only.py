@@ -165,7 +165,7 @@ def test_a_system_with_memory_must_say_how_well_it_is_used(gemm):
         crossflow.from_dict({"system": {"template": whole}, "workload": {"model": "lstm-16k"}, "strategy": "d8"})
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("base", ["HBM3", "none"])
 def test_memories_and_nodes_of_a_template_with_divisions_vary_together(base):
     """Each pair has the division of its own row, whatever the scenario's memory is."""

@@ -60,6 +60,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_every_value_is_that_of_the_lines(lines, columns):
     assert len(columns.rows) == len(lines.rows) == len(columns) == 48
     assert list(map(bits, columns.rows)) == list(map(bits, lines.rows))
@@ -145,6 +146,7 @@ def test_killed_as_it_goes_on_from_a_finished_run(columns, tmp_path):
     assert {**contents(folder), "run.json": b""} == {**contents(columns.out), "run.json": b""}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("damage", [lambda held: held[:-9], lambda held: held + b"x", lambda held: held[:99] + b"?" + held[100:]])
 def test_a_damaged_file_is_refused_and_told_how_to_mend(columns, tmp_path, damage):
     folder = shutil.copytree(columns.out, tmp_path / "damaged")
@@ -186,6 +188,7 @@ def test_a_run_goes_on_in_its_own_format(request, first, second):
     )
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_another_format_in_a_folder_of_the_same_study_replaces_its_files(tmp_path):
     for form, points in (("jsonl", "points.jsonl"), ("parquet", "points.parquet"), ("jsonl", "points.jsonl")):
         run_study(STUDY, out=tmp_path, format=form)

@@ -37,6 +37,7 @@ def test_every_point_of_a_study_has_the_plan_of_its_own_scenario(tmp_path):
     assert next(csv.reader(table))[:4] == ["id", "system.nodes", "workload.sequence", "strategy"]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_quantities_have_their_plans_too(tmp_path):
     result = run_study(study(sweep={"system.network.intra.bandwidth": ["20 GB/s", "450 GB/s"]}), out=tmp_path / "r")
     slow, fast = result.rows
@@ -44,6 +45,7 @@ def test_quantities_have_their_plans_too(tmp_path):
     assert slow["strategy"] == crossflow.predict(SCENARIO, {"system.network.intra.bandwidth": "20 GB/s"}).strategy
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_designs_of_a_planned_study_are_found_again(tmp_path):
     result = run_study(study(sweep={"chip": CHIPS}), out=tmp_path / "r")
     source = find_source(tmp_path / "r", json.loads((tmp_path / "r" / "run.json").read_text()))

@@ -58,7 +58,7 @@ def every_score(plans):
 # ------------------------------------------------------------------------------------------ laws of the list
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_the_best_plan_is_the_fastest_of_all_that_fit(plans):
     strategies, score = every_score(plans)
@@ -67,6 +67,7 @@ def test_the_best_plan_is_the_fastest_of_all_that_fit(plans):
     assert plans.fitting == 0 or plans[0].step_time == pytest.approx(fastest, rel=EQUAL)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.slow
 def test_figures_of_a_plan_are_those_of_its_prediction(data, plans):
     for one in (plans[0], plans[-1]):
@@ -109,7 +110,7 @@ def test_strategies_are_listed_as_text_that_reads_back(plans):
     assert len(set(texts)) == len(texts) == len(legal_strategies(made.workload, made.nodes))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["tokens_per_second", "mfu", "energy_j", "memory_needed_bytes"])
 def test_any_column_orders_the_plans(objective):
@@ -196,6 +197,7 @@ def test_a_prediction_says_whether_it_is_tight():
 # ------------------------------------------------------------------------------------------ where nothing fits
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_where_nothing_fits_the_nearest_plan_is_told_with_cures():
     plans = crossflow.plan(LARGE)
@@ -295,6 +297,7 @@ def test_a_scenario_with_auto_holds_the_chosen_strategy_from_then_on():
     assert again.auto is None
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_auto_is_chosen_for_the_settings():
     small, large = (crossflow.load(TRAINING, {"system.levels.memory.capacity": size}).strategy_text for size in ("24 GiB", "160 GiB"))
@@ -326,6 +329,7 @@ def test_settings_may_be_keywords_and_scenarios():
     assert crossflow.predict(scenario).scenario is scenario
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_a_path_and_its_data_are_the_same_scenario(tmp_path):
     path = tmp_path / "case.yaml"

@@ -216,6 +216,7 @@ SERVED = (
 )
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_all_that_people_do_works_without_what_windows_lacks(tmp_path):
     for name, text in {

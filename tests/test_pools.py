@@ -76,6 +76,7 @@ def test_generated_devices_of_both_kinds_are_paid_for():
     assert crossflow.evaluate(scenario).cost[0] == pytest.approx(8 * each[0] + 8 * each[1])
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_points_that_differ_in_the_pool_score_as_each_by_itself():
     scenario = service("reference", template="reference")
     points = {

@@ -128,6 +128,7 @@ def test_columns_of_members_are_their_means_over_the_draws(run, brute):
             assert row["power_w"] == pytest.approx(WEIGHTS @ [row["power_w.train"], row["power_w.decode"]], rel=1e-12)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_losses_are_those_against_each_own_best(run, brute):
     found = run().results[0].losses
     draws = [i for i, case in enumerate(found.cases) if case.draw]
@@ -137,6 +138,7 @@ def test_losses_are_those_against_each_own_best(run, brute):
     assert [found.loss[1 + i, i] for i in range(len(found.cases))] == [0.0] * len(found.cases)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_the_least_regret_is_no_larger_than_that_of_any_own_best(run):
     found = run(uncertainty={"samples": 3, "seed": 5, "measure": "regret"}, portfolio={**STUDY["portfolio"], "mean": GEOMETRIC})
     loss = found.results[0].losses.loss[:, 2:]
@@ -197,7 +199,7 @@ def test_the_worst_loss_is_that_of_the_members_own_bests(run, brute):
     assert found.best["loss"] == min(row["loss"] for row in rows)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("measure", ["quantile", "worst", "regret"])
 def test_a_column_that_is_made_large_has_its_bad_side_below(run, measure):
     told = {"samples": 3, "seed": 5, "measure": measure, **({"quantile": 0.7} if measure == "quantile" else {})}

@@ -113,6 +113,7 @@ def test_the_rollout_is_a_replay_of_a_batch():
 ANEW = {"like": "vllm", "engine": {"prefixes": False}}  # engines that keep no prefixes
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("more", [{"prompt": 350}, {"prompt": {"law": "uniform", "low": 17, "high": 500}, "seed": 3}, {"prompts": 20}])
 def test_a_prompt_that_its_answers_share_never_slows_a_rollout(more):
     shared, anew = (rolled(**more, software=software) for software in ("vllm", ANEW))
@@ -120,6 +121,7 @@ def test_a_prompt_that_its_answers_share_never_slows_a_rollout(more):
     assert shared["longest_answer"] == anew["longest_answer"]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_one_answer_of_a_prompt_shares_nothing():
     one, anew = (rolled(prompts=32, answers=1, software=software) for software in ("vllm", ANEW))
     assert one["phases_s"] == anew["phases_s"]
@@ -145,6 +147,7 @@ def test_a_critic_reads_and_trains():
     assert without["training"] == pytest.approx(2 * found["training"], rel=1e-12)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_what_a_trainer_takes_beside_its_phases_is_counted():
     bare, whole = job(GRPO), job(TAKES)
     phases = whole["phases_s"]
@@ -243,6 +246,7 @@ def test_weights_that_lie_as_engines_need_them_do_not_travel():
     assert rolled(devices=8)["phases_s"]["transfer"] > divided / 10
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_weights_that_are_cut_across_travel_but_for_a_part_of_a_part():
     """Layers on a rank of training, columns of all layers on one of an engine: an eighth of an eighth lies where it is needed."""
     across = job({**GRPO, "strategy": "pp8"}, rollout={**ROLLOUT, "strategy": "tp8"})["phases_s"]["transfer"]
@@ -328,6 +332,7 @@ def test_engines_on_the_devices_of_training_take_their_memory():
     assert job(made, rollout=rollout)["memory_bytes"] == pytest.approx(engine, rel=1e-12)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_padding_and_idle_shares_by_hand():
     """Prompts of 64 and answers of 128 tokens in samples of 512: five eighths are padding; all answers end together."""
     found = rolled(answer=128)
@@ -353,6 +358,7 @@ def test_models_that_wait_need_room_on_the_host():
         assert found.feasible is fits, found.reason
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_lengths_that_are_drawn_a_little_longer_are_no_shorter_samples():
     for seed in range(6):
         assert job({**GRPO, "workload": {**LLAMA, "sequence": 192}}, rollout={**ROLLOUT, "seed": seed})["iteration_time_s"] > 0
@@ -387,6 +393,7 @@ def test_engines_are_told_by_the_keys_of_the_job():
 TAILS = ({"answers": 1, "prompts": 16}, {"prompts": 4, "devices": 8, "staleness": 2})
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("more", TAILS)
 def test_answers_that_go_on_never_slow_an_iteration_of_long_tails(more):
     whole, partial = rolled(**more), rolled(**more, partial=0.5)
@@ -395,6 +402,7 @@ def test_answers_that_go_on_never_slow_an_iteration_of_long_tails(more):
     assert partial["iteration_time_s"] <= whole["iteration_time_s"]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_answers_of_one_length_end_together_and_gain_nothing():
     whole, partial = rolled(answer=128), rolled(answer=128, partial=0.5)
     assert partial["phases_s"]["rollout"] == pytest.approx(whole["phases_s"]["rollout"], rel=0.02)
@@ -408,6 +416,7 @@ def iterations(partial=0.5, **more):
     return continued(parts_of(scenario).rollout, spec.at_once, spec.under_way, spec.answers)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("partial", [0.25, 1.0])
 def test_tokens_are_conserved_and_ages_follow_littles_law(partial):
     found = iterations(partial)
@@ -558,7 +567,7 @@ def test_no_field_is_forgotten():
     assert {leaf for leaf in known if not leaf.startswith(LAWS)} | {"job.kind", "job.rollout.prompt", "job.rollout.answer"} == set(MATTERS)
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MATTERS)
 def test_every_field_moves_an_iteration(path):

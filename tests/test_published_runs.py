@@ -50,6 +50,7 @@ def test_rates_of_dense_models_in_eight_and_four_bits(errors):
     assert np.abs(errors["dense"]).max() < 0.2
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_rates_of_mixtures_of_experts(errors):
     assert len(errors["experts"]) == 8

@@ -50,6 +50,7 @@ def test_no_division_is_worse_than_the_templates(kept, anew):
         assert after["step_time_s"] < before["step_time_s"]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_rows_hold_the_shares_and_give_their_figures_again(anew, run):
     row = anew.rows[1]
@@ -66,6 +67,7 @@ def test_a_newer_node_is_not_slower_when_budgets_are_divided_for_it(anew):
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_table_plot_and_record_say_how_budgets_are_divided(kept, anew, capsys):
     assert (kept.view.caption, anew.view.caption) == ("one division of the budgets for all points", "budgets re-divided at each point")
@@ -91,6 +93,7 @@ def test_where_the_search_moved_nothing_is_told_of_its_ends(anew):
     assert not any("neither end" in note for note in anew.notes)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_only_the_shares_asked_for_change(run):
     made = run(redivide={"shares": ["power", "system.budgets.area.on_chip"], **LITTLE})
     shares = {path for path in made.rows[0] if path.startswith("system.budgets.area.")}
@@ -124,6 +127,7 @@ def test_a_table_of_divisions_is_no_division_kept_and_is_where_others_start(run)
     assert all(b["step_time_s"] <= t["step_time_s"] for b, t in zip(best.rows, tabled.rows, strict=True))
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_constraints_bound_what_is_divided(run):
     made = run(redivide=LITTLE, constraints={"power_w": "<= 1.5 kW"})
     assert all(row["power_w"] <= 1500.0 * (1 + 1e-9) for row in made.rows)

@@ -69,6 +69,7 @@ def test_a_point_by_itself_is_that_of_a_batch():
             assert alone[name][0] == score[name][i]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_energy_and_rates_are_those_of_the_mean_step():
     score = crossflow.evaluate(scenario())
     assert score.energy[0] == pytest.approx(score.power[0] * score.step_time[0])

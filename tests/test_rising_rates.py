@@ -35,6 +35,7 @@ def test_times_rise_with_the_rate_and_do_not_jump(strategy, prompt, output, most
     assert found.serving["request_throughput_per_s"] == pytest.approx(rates, rel=2e-3)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("strategy", "prompt"), [("tp1", 1000), ("tp1", 200), ("tp2-pp2", 200), ("tp1-dp2", 1000)])
 def test_a_service_that_is_hardly_asked_answers_as_one_request_alone(strategy, prompt):
     """Prompts that come in a step were counted as if a thousandth of a request were written at any time: first tokens up to 23 % later."""
@@ -56,6 +57,7 @@ def replayed(made, rate, count=500):
     return {name: found.times[name][inside].mean() for name in ("tpot", "ttft")}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("strategy", "prompt", "output", "rate", "tpot", "ttft"),
     [
@@ -77,6 +79,7 @@ def test_closed_form_and_replay_agree(strategy, prompt, output, rate, tpot, ttft
     assert closed["ttft_s"] == pytest.approx(found["ttft"], rel=ttft)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("strategy", "prompt", "output", "rate", "count", "model"),
     [

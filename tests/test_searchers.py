@@ -105,6 +105,7 @@ def test_every_design_keeps_bounds_and_budgets(whole):
         assert row.get(MEMORY.path, "HBM2") in MEMORY.values
 
 
+@pytest.mark.cases(10)
 @pytest.mark.slow
 def test_the_best_is_the_best_of_the_record_and_its_figures_are_true(case, whole):
     problem, (best, rows) = case[0], whole
@@ -183,7 +184,7 @@ def test_a_record_of_another_search_is_refused(product):
         search(problem, GradientSettings(starts=2, steps=2, seed=1), replay=rows)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.slow
 def test_constraints_are_kept_where_they_can_be(case):
     problem, settings = case
@@ -238,7 +239,7 @@ def fronts(problem, settings):
     return best, sorted((row["step_time_s"], row["energy_j"]) for row in best.front)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("step_time_s",), ("energy_j",), ("step_time_s", "energy_j")])
 @pytest.mark.parametrize(
@@ -403,7 +404,7 @@ def timed(product, space):
     return SearchProblem(scenario=product, space=space, objectives=(Objective(name="step_time_s"),))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", SHORT.values(), ids=SHORT)
 def test_no_search_ends_worse_than_the_scenario_or_what_is_known(product, settings):

@@ -79,7 +79,7 @@ def difference(case, number, step, column="step_time_s"):
 # ------------------------------------------------------------------------------------------ elasticities
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [1e-4, 5e-3])
 def test_smooth_elasticities_are_central_differences_of_any_step(case, explained, step):
@@ -122,7 +122,7 @@ def test_the_node_that_components_are_given_at_is_no_lever_of_another(explained)
     assert own.elasticity == pytest.approx(-given.elasticity, rel=0.02)
 
 
-@pytest.mark.cases(2)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize(("dtype", "idle"), [("bf16", {"fp16"}), ("fp16", {"bf16"}), ("fp8", {"bf16", "fp16"}), ("tf32", {"bf16", "fp16"})])
 def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
     workload = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": dtype}
@@ -152,6 +152,7 @@ def test_budgets_divided_anew_are_never_worse_than_the_division_of_the_template(
     assert all(one.gain >= one.kept - 1e-9 for one in found.alternatives if one.feasible)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_it_says_why_what_should_help_does_not():
     data = {
@@ -171,6 +172,7 @@ def test_kinks_are_told(explained):
     assert explained.effect("system.execution.kernel_launch").smooth
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_at_a_bound_the_other_side_counts_to_second_order(gemm):
     case = gemm("p4", system={"execution": {"matrix_utilisation": 1}})
@@ -192,6 +194,7 @@ def test_what_is_zero_cannot_move(explained):
     assert not set(explained.fixed) & {effect.parameter.path for effect in explained.effects}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", ["nominal_flop_rate", "nominal_frequency"])
 def test_time_of_a_compute_bound_product_is_inverse_to_throughput(compute_bound, rate):
@@ -215,6 +218,7 @@ def test_time_of_tiny_kernels_is_proportional_to_their_launch(gemm):
     assert found.effect("system.execution.kernel_launch").elasticity == pytest.approx(found.bound["launch"], rel=1e-3)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_faster_rates_and_shorter_times_shorten_the_step_in_proportion():
     """Euler: T is homogeneous of degree -1 in all rates and inverse times of a device."""
     found = explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 4096, "n": 300, "k": 5000, "dtype": "fp16"}}))
@@ -269,6 +273,7 @@ def test_the_best_pair_gains_no_less_than_the_best_single(explained):
         assert pairs[0] > single
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_improvements_stop_at_the_range_of_the_quantity(memory_bound):
     changes = [answer.changes[0] for answer in memory_bound.what_ifs if answer.changes[0].path == "system.memory_utilisation"]
     assert [(change.after, change.short) for change in changes] == [(1.0, True)] * 3
@@ -302,6 +307,7 @@ def test_another_resource_bounds_from_the_factor_on(case, explained):
         assert (after, before) == (end.bound_by, next(iter(explained.bound)))
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_elasticity_halves_where_its_part_of_the_step_does():
     """T = a + b x: the gain of the next percent, b x / T, is half of the first where b x = a s / (2 - s), for s = b / (a + b)."""
     found = explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 512, "n": 512, "k": 4096, "dtype": "fp16"}}))
@@ -321,6 +327,7 @@ def test_a_parameter_at_the_end_of_its_range_leads_nowhere(memory_bound):
 # ------------------------------------------------------------------------------------------ the whole
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_four_evaluations_do(case, monkeypatch):
     calls = []
@@ -484,6 +491,7 @@ def test_what_other_strategies_promise_is_what_they_predict(data, objective):
     assert order == sorted(order)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_microbatch_that_keeps_the_host_from_waiting_is_proposed(tmp_path, capsys):
     """Small pictures one at a time: the host issues kernels more slowly than the device runs them."""
     path = tmp_path / "vit.yaml"

@@ -37,7 +37,7 @@ def steady(rate, prompt=1000, output=200, count=20_000, **workload):
     return crossflow.predict(found).serving, crossflow.serve(found, trace)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("rate", [2.0, 4.0, 8.0])  # of some 28 requests a second that an engine can serve
 def test_equal_requests_have_the_times_of_the_closed_form(rate):
     closed, found = steady(rate)
@@ -49,6 +49,7 @@ def test_equal_requests_have_the_times_of_the_closed_form(rate):
     assert found.requests_per_second == pytest.approx(closed["request_throughput_per_s"], rel=0.05)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_equal_requests_have_them_too_where_steps_are_prepared_one_after_the_other():
     """With a host that takes as long as the device, in either order."""
     host, found = {"schedule": "5 ms", "request": "20 us"}, []
@@ -112,7 +113,7 @@ def test_guided_requests_wait_for_masks_in_events_as_in_the_closed_form():
     assert longer == pytest.approx(closed["tpot_p50_s"] / before["tpot_p50_s"], rel=0.05)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize(("stages", "rate"), [(2, 2.0), (2, 8.0), (4, 8.0), (4, 16.0)])
 def test_pipeline_stages_take_what_batches_take_one_by_one(stages, rate):
     """As in closed form, and times per token as of a naive simulator of batches in flight."""
@@ -135,7 +136,7 @@ def test_pipeline_stages_take_what_batches_take_one_by_one(stages, rate):
 SPECULATION = {"tokens": 3, "acceptance": 0.7, "cost": 0.02}
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize(
     ("stages", "rate", "prompt", "output", "serving"),
     [
@@ -180,6 +181,7 @@ def test_the_fullest_microbatch_reads_what_rounds_one_by_one_have(stages, steps,
     assert float(found[0]) == pytest.approx(np.mean(fullest), rel=0.03)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("strategy", "users", "spread", "times", "first"),
     [("tp1-pp4", 32, 0.0, 0.01, 0.02), ("tp2", 32, 0.0, 0.02, 0.03), ("tp1-pp2", 8, 0.0, 0.01, 0.02), ("tp1-pp4", 32, 0.4, 0.07, 0.13)],
@@ -222,6 +224,7 @@ def test_prompts_longer_than_a_chunk_that_begin_together_take_what_they_take_in_
         assert served.found.times[figure][steady].mean() == pytest.approx(closed[column], rel=near), figure
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("users", [1, 3])
 def test_fewer_requests_than_stages_pass_them_without_waiting_for_the_slowest(users):
     """Each is in a microbatch of its own, so that a round takes the way through all stages, and not four times the last, which has the
@@ -248,6 +251,7 @@ def test_every_microbatch_computes_a_whole_graph():
         assert table.line(n, context)[0] == pytest.approx(table.line(computed, 100.0, alone=False)[0], rel=2e-3)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_prompts_of_one_length_are_points_of_the_table():
     """A product of 1,027 rows takes an eighth more tiles than one of 1,024: a straight line over that step was 5 % off."""
     found = scenario(
@@ -274,6 +278,7 @@ def test_a_step_on_stages_adds_up_and_computes_what_its_requests_need():
     assert needs[0] == pytest.approx(needs[1], rel=0.02)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_a_prompt_alone_passes_the_stages_one_after_the_other():
     """Each stage has a part of the layers: the first token of a prompt alone takes about what it takes on one device."""
     alone = {"arrivals": {"law": "poisson", "rate": "0.01 1/s"}, "count": 20, "prompt": 4000, "output": 2}
@@ -295,6 +300,7 @@ def test_stages_that_wait_draw_their_power_at_rest():
     assert (energies <= worked + engine.resting * (did.ended - did.begun)).all()
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_the_table_is_the_step():
     """Prices between the points of the table against those of a decode step by itself."""
     table = replayed_scenario(scenario(None, prompt=500, output=100, global_batch=8), crossflow.serve(scenario()).trace).writers.table
@@ -303,6 +309,7 @@ def test_the_table_is_the_step():
         assert table.line(n, context)[0] == pytest.approx(crossflow.predict(alone).step_time, rel=0.03)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_other_requests_and_routers_find_the_steps_again_and_other_steps_do_not():
     trace = crossflow.serve(scenario()).trace
 
@@ -405,6 +412,7 @@ def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
     assert any(f"serving.{key}" in note and "only a replay" in note for note in found.notes)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_replicas_that_share_experts_wait_for_each_other():
     given = {
         "system": {"template": "dgx-h100", "devices": 8},
@@ -631,6 +639,7 @@ def test_settings_in_the_place_of_requests_are_told():
         crossflow.serve(CROWDED, "x.y=1")
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_workers_for_prompts_launch_their_kernels_one_by_one():
     """SGLang captures no steps of a worker for prompts in pieces, in closed form and in replays."""
 

@@ -76,6 +76,7 @@ def test_one_adapter_for_all_is_the_model_with_thin_products_beside():
     assert merged["tpot_s"] == plain["tpot_s"]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_more_adapters_more_of_their_requests_and_higher_ranks_are_never_faster():
     for rows in (
         [{"count": count} for count in (1, 8, 256)],
@@ -124,6 +125,7 @@ def test_jumps_with_slots_of_adapters_are_what_single_steps_are(kind, pages, slo
     assert (found.loads == 0) == (slots == 12)  # as many as adapters
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_replays_agree_with_the_steady_state_and_load_what_has_no_slot():
     drawn = {"arrivals": {"law": "poisson", "rate": "8 1/s"}, "count": 250, "prompt": 500, "output": 200, "seed": 1}
     closed = steady({"count": 64}, serving={"arrival_rate": "8 1/s"})
@@ -136,6 +138,7 @@ def test_replays_agree_with_the_steady_state_and_load_what_has_no_slot():
     assert crossflow.serve(scenario(requests=drawn)).to_dict()["adapter_loads"] is None
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_fewer_slots_never_answer_more_requests():
     slots = {"workload.serving.adapters.slots": [1, 2, 8, 16, 24, 32, 64]}
     for skew in (0.0, 1.0):
@@ -147,6 +150,7 @@ def test_fewer_slots_never_answer_more_requests():
     assert waits[0] > waits[1] > waits[2]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("slots", "skew"), [(2, 0.0), (4, 1.0)])
 def test_requests_wait_for_slots_as_in_a_replay(slots, skew):
     row = {"count": 64, "slots": slots, "skew": skew}

@@ -94,6 +94,7 @@ def test_jumps_with_speculation_are_what_single_steps_are(kind, pace, page, page
     assert trace.output.sum() - len(trace) - found.evicted.sum() <= jumps.wrote.sum() <= trace.output.sum() - len(trace)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("rate", [4.0, 20.0])
 def test_the_mean_number_of_guesses_stands_for_guesses_that_are_right_at_random(rate):
     """First tokens, and times per token: a step that reads a prompt computes all guesses of those that write, and is as long as that."""
@@ -283,7 +284,7 @@ def alone(service, count, seed=0, *, rate, each=None):
     return float(np.mean(waited)), float(np.mean(times))
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_requests_of_one_length_wait_as_in_a_queue_of_equal_services(load):
     waited, served = alone(0.1, fewer(100_000, 20_000), rate=load / 0.1)
@@ -297,7 +298,7 @@ def test_exponential_lengths_wait_as_in_a_queue_of_exponential_services(load):
     assert waited == pytest.approx(load * served / (1.0 - load), rel=fewer(5, 12) / 100)  # M/M/1
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("load", [0.3, 0.7])
 def test_steps_that_grow_with_requests_share_the_processor(load):
     """Where a step takes as many times as long as requests write, each has its share: the mean time is that of processor sharing."""

@@ -230,7 +230,7 @@ def simulated(found, requests=3000, *, flight=None, rate=None, seed=1):
     return np.mean(late, axis=0)
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 @pytest.mark.parametrize(("flight", "rate"), [(8, None), (64, None), (None, 4.0), (None, 12.0)])
 def test_the_closed_form_is_what_a_simulation_of_the_engine_has(flight, rate):
@@ -457,6 +457,7 @@ def test_an_engine_prepares_steps_one_after_the_other_with_what_its_stack_says(w
     assert hosts(falls_back=others, strategy=strategy, **more)["tpot_s"] == one
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_masks_of_guided_requests_take_the_host_one_after_the_other():
     """A step of n requests waits for n masks, or hides them; half of the guided requests with twice the time are as many."""
     lengths = {"prompt": 64, "output": 1000}

@@ -159,6 +159,7 @@ def test_parts_of_a_table_share_its_lookups_by_rows_and_repeat_them_by_columns()
     assert {one.pooling for one in columns} == {8.0}
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_more_choices_than_are_searched_are_shared_out_greedily_and_the_gap_is_told(monkeypatch):
     monkeypatch.setattr(exact, "MOST", 2000)
@@ -223,6 +224,7 @@ def test_on_one_device_a_sharding_changes_nothing():
         assert given.step_time == pytest.approx(predict(model(None, TABLES[2:], one)).step_time, rel=1e-9)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.slow
 def test_one_rank_with_all_tables_is_the_slowest_and_auto_the_fastest():
     times = {by: predict(model({"by": by, "split": "auto" if by == "auto" else "none"})).step_time for by in (*SHARDERS, "auto")}

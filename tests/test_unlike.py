@@ -87,6 +87,7 @@ def test_software_runs_alike_on_pools_of_the_same_devices(software):
         np.testing.assert_allclose(two[name], values, rtol=1e-12, atol=0.0, err_msg=name)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_faster_pools_are_never_slower():
     times = [time_of(H100, pool) for pool in (A100, H100, B200)]
     assert times[0] > times[1] > times[2]
@@ -94,6 +95,7 @@ def test_faster_pools_are_never_slower():
     assert [time_of(pool, H100) for pool in (A100, H100, B200)] == pytest.approx(times, rel=0.02)  # ends hold more than layers
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_the_slower_a_pool_the_fewer_layers_it_has():
     rates = ("1000 Tflop/s", "400 Tflop/s", "100 Tflop/s", "10 Tflop/s")
     held = []
@@ -135,6 +137,7 @@ def test_layers_by_the_step_are_the_best_of_all_lists(pools, strategy, batch):
     assert crossflow.predict(free).step_time == pytest.approx(every.step_time[every.feasible].min(), rel=1e-9)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_plans_that_list_other_layers_score_as_each_by_itself():
     lists = ["8+8+8+8", "7+9+9+7", "1+15+15+1", "20+4+4+4"]
     strategies = [{"tp": 4, "pp": 4, "zero": 1, "stage_layers": listed} for listed in lists]

@@ -49,6 +49,7 @@ def test_inputs_of_a_row_move_its_time():
         assert _predicted({**row, name: value})[0] != pytest.approx(time, rel=1e-4), name
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_the_mean_of_answers_is_the_published_one():
     for row in rows_of(release="0.5", system="dgx-h100", behind="0"):
         found = crossflow.predict(crossflow.from_dict(scenario_of(row))).job

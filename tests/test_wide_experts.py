@@ -46,7 +46,7 @@ def stack(*, overlap=False, like="sglang", **kernels):
     return {"like": like, "overlap": {"experts": overlap}, "kernels": kernels}
 
 
-@pytest.mark.cases(1)
+@pytest.mark.thorough  # what it runs quicker tests run too
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "tensorrt-llm"])
 @pytest.mark.parametrize(("task", "requests"), [("prefill", 4), ("decode", 64)])
 def test_experts_take_as_long_on_more_ranks_with_as_many_rows_each(engine, task, requests):
@@ -58,6 +58,7 @@ def test_experts_take_as_long_on_more_ranks_with_as_many_rows_each(engine, task,
     assert (np.diff(found) <= 1e-3 * found[0]).all()
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_gathered_tokens_cost_their_kernels_more_on_more_ranks():
     """The kernel that is given all tokens belongs to the all-gather: it carries the rows of all other ranks through."""
     found = [predicted(nodes=n, software=stack(gathers="always"))["by_layer_s"]["experts.compute"] for n in (1, 2, 4)]
@@ -74,6 +75,7 @@ def test_gathering_sends_every_token_to_every_rank():
     assert gathered["all_to_all"]["total"] == sent["all_gather"]["total"] == 0.0 < sent["all_to_all"]["total"]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_the_network_matters_to_experts_across_nodes_alone():
     slow = {"network": {"inter": {"bandwidth": "0.5 GB/s"}}}
     assert predicted(nodes=4, system=slow)["step_time_s"] > 10 * predicted(nodes=4)["step_time_s"]
@@ -271,6 +273,7 @@ def test_behind_a_slow_network_all_kernels_of_layers_of_experts_are_hidden():
     assert hidden == pytest.approx(found["experts.compute"] + found["attention.compute"] * 58 / 61, rel=1e-6)
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_what_is_written_travels_beside_all_but_experts():
     """Tokens go to experts beside what comes before the core of attention, and back beside the core; experts multiply alone."""
     case = {"nodes": 4, "task": "decode", "requests": 256, "strategy": "dp32-ep32-re32", "software": stack(overlap=True)}
@@ -280,6 +283,7 @@ def test_what_is_written_travels_beside_all_but_experts():
     assert slow["experts.exposed"] == pytest.approx(short, rel=1e-6)  # longer experts do not
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_sending_and_receiving_keep_the_units():
     """Even behind long attention each of both ways takes the time of its kernels, which nothing runs beside."""
     case = {"nodes": 4, "task": "decode", "requests": 32, "strategy": "dp32-ep32-re32", "prompt": 32768, "software": stack(overlap=True)}
@@ -308,6 +312,7 @@ def test_two_batches_change_nothing_where_nothing_is_exchanged(case):
     )
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_two_batches_of_a_service_in_steady_state():
     case = {"nodes": 4, "task": "serving", "requests": 128, "prompt": 1024, "output": 512}
     plain, both = predicted(**case), predicted(**case, software=stack(overlap=True))
@@ -316,6 +321,7 @@ def test_two_batches_of_a_service_in_steady_state():
     assert one.serving["output_throughput_tokens_per_s"][1] == pytest.approx(both["serving"]["output_throughput_tokens_per_s"])
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_many_layouts_of_experts_are_the_single_ones():
     strategies = ["dp32-ep32", "dp32-ep32-re32", "dp32-ep8", "tp8-dp4"]
     whole = scenario(requests=8, software=stack(overlap=True, gathers="node"))
@@ -346,6 +352,7 @@ def test_two_batches_gain_as_published(requests, gain):
     assert gain[0] < plain / both - 1.0 < gain[1]
 
 
+@pytest.mark.thorough  # what it runs quicker tests run too
 def test_copies_gain_as_published():
     """SGLang's throughput with EPLB is 1.49 times that without where prompts are read, 2.54 times where tokens are written."""
     for nodes, few, task, requests, between in ((4, 4, "prefill", 8, (1.3, 2.1)), (9, 8, "decode", 256, (2.1, 2.8))):

@@ -380,6 +380,11 @@ class Score(PlainData, Tabular):
         names, shares = ["-", *self.bound], np.stack([np.full(len(self), 1e-300), *self.bound.values()])  # nothing bounds no scenario
         return [names[i] for i in shares.argmax(axis=0)]
 
+    def bound_at(self, point: int) -> str:
+        """The same of one point, without a look at the others."""
+        shares = {"-": 1e-300, **{name: float(values[point]) for name, values in self.bound.items()}}
+        return max(shares, key=lambda name: shares[name])
+
     @property
     def trusted(self) -> list[str]:
         """How far each point can be trusted, in a word."""

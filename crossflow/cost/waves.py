@@ -245,7 +245,8 @@ def overflow(
     """
     high, wide, cache = np.ceil(m / rows), np.ceil(n / columns), architecture.levels[-2]
     active = np.minimum(high, architecture.units) * rows + np.clip(architecture.units / high, 1.0, wide) * read
-    share = library.reread / (1.0 + (library.span * cache.capacity * cache.instances / (active * k * element)) ** 3)
+    room = library.span * cache.capacity * cache.instances / (active * k * element)
+    share = library.reread / (1.0 + room * room * room)  # without the cost of a general power
     return np.asarray(high * wide * (rows + read) * k * element * share)
 
 

@@ -212,7 +212,7 @@ def phases_of(score: Score, point: int) -> dict[str, float]:
 def bound_of(score: Score, point: int) -> str:
     """What bounds the largest part of a step, or the longest phase of the iteration of a job."""
     phases = phases_of(score, point) if score.job else {}
-    return max(phases, key=lambda name: phases[name]) if phases else str(score.bound_by[point])
+    return max(phases, key=lambda name: phases[name]) if phases else score.bound_at(point)
 
 
 @dataclass(frozen=True, kw_only=True)
