@@ -355,6 +355,19 @@ def test_products_of_few_rows_that_are_widened_have_tiles_of_their_own(rows, col
     assert compute == near(16 * 2 * rows * columns / 20e9 + 7.0 + 16 * columns * 1e-9)
 
 
+def test_kernels_of_earlier_instructions_multiply_at_their_share_in_tiles_of_64_rows(monkeypatch):
+    """A tile of 128 rows is left for two of 64, and only a product whose weights are widened is slower."""
+    monkeypatch.setattr(waves, "FEW_ROWS", ())
+    made = chip(fill=0.0)
+    made.execution.tiles.shapes, made.execution.earlier_instructions = ((128, 32), (64, 32)), np.array([0.5])
+    made.units = np.array([1.0])
+    half = np.array([[0.5]])
+    newest, late = (of_waves(128, 32, 16, made, second=half, widening=half * 1e-9, earlier=early)[0] for early in (False, True))
+    assert newest == near(16 * 2 * 128 * 32 / 20e9 + 16 * 32 * 0.5e-9)
+    assert late == near(2 * (16 * 2 * 64 * 32 / (0.5 * 20e9) + 16 * 32 * 0.5e-9))
+    assert of_waves(128, 32, 16, made, earlier=True) == of_waves(128, 32, 16, made)
+
+
 # ------------------------------------------------------------------------------------------ measured events
 
 

@@ -134,6 +134,15 @@ def test_attention_reads_the_cache_in_its_type(model):
     assert wide.moved - narrow.moved == pytest.approx(seen * attention.cached)
 
 
+@pytest.mark.parametrize(("stack", "model", "stored"), [
+    ("vllm", "deepseek-v2", ""), ("sglang", "deepseek-v2", ""), ("tensorrt-llm", "deepseek-v2", "fp8"), ("vllm", "llama3-8b", "fp8"),
+])  # fmt: skip
+def test_prompts_attend_to_what_products_have_made_out_of_latents(stack, model, stored):
+    """Their keys and values of all heads never lie in the cache; a token that is written reads the latents there."""
+    prompt, token = (kernels(stack, system="h200", model=model, task=task, kv_dtype="fp8").scores[0] for task in ("prefill", "decode"))
+    assert (prompt.kernel.stored, token.kernel.stored) == (stored, "fp8")
+
+
 def test_keys_and_values_are_cast_as_they_are_written():
     """Read in 2 bytes and written in one; the cache of activations' type is where products write."""
     each = 4 * 1024 * 2 * 8 * 128  # elements of a layer

@@ -376,3 +376,34 @@ def test_degrees_that_miss_the_devices_are_told_with_the_cure():
         read(text, devices=8)
     with pytest.raises(SpecError, match=r"there are 6 devices; count 4 \(--devices 4\)$"):
         read(text, devices=6)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("vllm serve {} \\\n --mm-encoder-only\n", "--mm-encoder-only"),
+        ('vllm serve {} \\\n --ec-transfer-config \'{{"ec_role": "ec_producer"}}\'\n', "--ec-transfer-config"),
+        ("python -m sglang.launch_server \\\n --model-path {} --encoder-only\n", "--encoder-only"),
+    ],
+)
+def test_servers_that_only_encode_images_are_refused(command, flag):
+    with pytest.raises(CrossflowError, match=f"{flag}: a server that only encodes images reads and writes no text"):
+        read(command.format(LLAMA))
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ('vllm serve {} \\\n --ec-transfer-config \'{{"ec_role": "ec_consumer"}}\'\n', ["--ec-transfer-config"]),
+        (
+            "python -m sglang.launch_server \\\n --model-path {} --language-only --encoder-urls http://a:1\n",
+            ["--language-only", "--encoder-urls"],
+        ),
+    ],
+)
+def test_servers_to_which_others_send_images_are_told_what_is_not_counted(command, flags):
+    told = read(command.format(LLAMA)).unmodelled
+    assert [one.flag for one in told] == flags
+    assert {str(one).partition(": ")[2] for one in told} == {
+        "predicted from the tokens of a prompt on: the time in which other servers encode its images, and send them, is not counted"
+    }

@@ -1,6 +1,7 @@
 """Rows of measured services: which model and layout they are of, what is known of their runs, and how a run of a benchmark goes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,18 @@ from crossflow.base.errors import SpecError
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
 from crossflow.evidence.validation.serving import _engines, _plan, serving_table
 from crossflow.evidence.validation.serving_models import names_of, served_model
-from crossflow.evidence.validation.serving_runs import APART, CACHED, GUESSED, UNVERSIONED, _gathering, _unpolled, mean_length, run_facts
+from crossflow.evidence.validation.serving_runs import (
+    APART,
+    CACHED,
+    GUESSED,
+    UNVERSIONED,
+    _gathering,
+    _unpolled,
+    mean_length,
+    measured_times,
+    one_by_one,
+    run_facts,
+)
 
 COLUMNS = (
     "id,source,engine,engine_version,model,device,mode,isl,osl,concurrency,batch,tp,pp,attention_dp,moe_tp,moe_ep,precision,ttft_ms,tpot_ms"
@@ -29,7 +41,7 @@ def slow_loop(run, lengths):
     now = before = 0.0
     while any(one != "gone" for one in state):
         writes = [user for user in range(run.users) if state[user] == "writes"]
-        seen = before if writes else now
+        seen = before if writes and run.ahead else now
         for user in sorted(range(run.users), key=lambda user: (comes[user], user)):
             if state[user] == "comes" and comes[user] <= seen:
                 state[user] = "waits"
@@ -52,10 +64,10 @@ def slow_loop(run, lengths):
     return float(np.mean(got))
 
 
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("apart", "ahead"), [(False, True), (True, True), (False, False)])
 @pytest.mark.parametrize(("users", "front"), [(1, 0.0), (3, 0.004), (8, 0.03), (20, 0.0)])
-def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart):
-    run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart)
+def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart, ahead):
+    run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart, ahead=ahead)
     assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * users))
 
 
@@ -77,6 +89,19 @@ def test_answers_of_equal_lengths_keep_users_in_order():
     spread = loop_times(LoopRun(users=8, output=400, writing=0.01, reading=0.1, requests=np.inf, front=0.004, spread=1.0))[0]
     assert late == pytest.approx(3 * 0.1, rel=0.05)
     assert 0.11 < spread < 0.2
+
+
+def test_a_step_that_is_scheduled_as_it_begins_reads_a_prompt_one_step_sooner():
+    """Where answers of two users end apart, a prompt that comes while the other is written waits for the end of a step, or of two."""
+    run = LoopRun(users=2, output=400, writing=0.01, reading=0.1, requests=np.inf, front=0.025, spread=1.0)
+    ahead, late = (loop_times(replace(run, ahead=one))[0] for one in (True, False))
+    assert ahead - late == pytest.approx(0.01, rel=0.2)
+
+
+@pytest.mark.parametrize(("version", "found"), [("0.12.0", True), ("0.14.0", False), ("0.9.2", True), ("", False), ("1.0", False)])
+def test_vllm_schedules_ahead_since_a_release(version, found):
+    assert one_by_one(facts(engine="vllm", engine_version=version)) == found
+    assert not one_by_one(facts(engine="sglang", engine_version=version))
 
 
 @pytest.mark.parametrize("change", [{"reading": 0.2}, {"writing": 0.02}, {"users": 16}, {"front": 0.05}])
@@ -121,6 +146,14 @@ def test_degrees_of_the_same_ranks_are_not_multiplied():
     assert _plan(1, 64, 8, 8) == (1, 8, "-ep8-etp1")
 
 
+def test_a_run_that_two_dumps_hold_has_one_layout(tmp_path):
+    """One multiplies the ranks of a tensor group by themselves; workers that write may be that many."""
+    kept = "x,inferencex-2026,vllm,0.17.0,moonshotai/Kimi-K2.5,b200,agg,8192,1024,16"
+    found = table_of(tmp_path, *(f"{kept},{degrees},fp4,400,15" for degrees in ("16,4,1,1,1,4", "4,4,1,4,1,16")))
+    assert found.predicted[0] == found.predicted[2]
+    assert found.predicted[1] == found.predicted[3]
+
+
 # ------------------------------------------------------------------------------------------ what is known of runs
 
 
@@ -140,6 +173,13 @@ def test_facts_of_a_device_lie_over_those_of_its_engine():
     assert "polls" not in run_facts(facts(device="h200"))
     assert run_facts(facts()) == {**run_facts(facts(device="h200")), "polls": run_facts(facts())["polls"]}
     assert (mean_length(facts(), "isl"), mean_length(facts(source="anywhere"), "isl")) == (922, 1024)
+
+
+def test_first_tokens_wait_until_their_text_is_tokens():
+    """A prompt eight times as long waits for eight times as many, where a source's servers are known to take time for each."""
+    score = {"tpot_s": 0.01, "itl_p99_s": 0.01, "prefill_share": 0.0, "prompt_time_s": 0.1, "ttft_s": 0.1}
+    short, long = (measured_times(score, facts(engine="vllm", mode="agg", isl=isl), users=1.0, replicas=1)[0] for isl in ("1000", "8000"))
+    assert long - short == pytest.approx(0.9 * 7000 * 2.7e-6)
 
 
 def test_an_engine_that_polls_lets_requests_wait_half_an_interval():

@@ -230,7 +230,7 @@ def test_points_alike_on_one_device_are_timed_once(a100, monkeypatch):
     sizes = np.array([[128.0, 512.0, 128.0, 4096.0, 512.0], [1024.0, 64.0, 1024.0, 64.0, 64.0]])
     alone = [waves.wave_times(sizes[:, [i]], sizes[:, [i]], sizes[:, [i]], a100, "fp16", 2.0) for i in range(sizes.shape[1])]
     timed, plain = [], waves._wave_times
-    monkeypatch.setattr(waves, "_wave_times", lambda m, *given: timed.append(m.shape[-1]) or plain(m, *given))
+    monkeypatch.setattr(waves, "_wave_times", lambda m, *given, **more: timed.append(m.shape[-1]) or plain(m, *given, **more))
     for part, parts in zip(waves.wave_times(sizes, sizes, sizes, a100, "fp16", 2.0), zip(*alone, strict=True), strict=True):
         np.testing.assert_array_equal(part, np.concatenate(parts, axis=1))
     assert timed == [3]

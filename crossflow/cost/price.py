@@ -188,6 +188,7 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     costs = product_costs(
         table.sizes, table.result, architecture.leaving_out if leaves_out else architecture, dtype,
         second=second, least=least, library=library, leaves_out=leaves_out, as_is=_read_as_they_are(table, dtype) & leaves_out,
+        earlier=stack is not None and stack.kernels.widening == "earlier",
     )  # fmt: skip
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)

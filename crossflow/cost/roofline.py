@@ -131,7 +131,7 @@ def vector_rate(architecture: Architecture, dtype: str) -> Array:
 def product_costs(
     sizes: Array, result: Array, architecture: Architecture, dtype: str, *,
     second: Array | float = 1.0, least: bool = False, library: TileExecution | None = None, leaves_out: bool = False,
-    as_is: Mask | bool = False,
+    as_is: Mask | bool = False, earlier: bool = False,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
@@ -146,6 +146,7 @@ def product_costs(
     library : the library that multiplies, where it is not the usual one of the device.
     leaves_out : whether the units leave out the work that 2:4 sparsity of B saves; rates are those with it.
     as_is : whether the units read B as it is stored, where this is smaller, shape (kernels, 1).
+    earlier : whether kernels that widen B multiply by instructions of earlier devices.
     """
     m, n, k, batch = sizes
     element = DTYPE_BYTES[dtype]
@@ -155,7 +156,7 @@ def product_costs(
         return _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     tiles = library or architecture.execution.tiles
     if tiles is not None:
-        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles, as_is)
+        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles, as_is, earlier=earlier)
     return _nested_costs(sizes, flops, result - element, architecture, dtype, second, COMPRESSED if leaves_out else 1.0)
 
 
@@ -209,7 +210,7 @@ def _nested_costs(
 
 def _tiled_costs(
     sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float, tiles: TileExecution,
-    as_is: Mask | bool,
+    as_is: Mask | bool, *, earlier: bool = False,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
 
@@ -221,7 +222,7 @@ def _tiled_costs(
     widening = widens * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
     element = DTYPE_BYTES[dtype]
     compute, cache, together, again = wave_times(
-        m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening
+        m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening, earlier=earlier
     )
     own = tiles if isinstance(tiles, ProductLibrary) else None
     if own is not None and architecture.repeats is not None:

@@ -41,6 +41,9 @@ ACCUMULATOR = 4  # size of a partial sum [B]
 WIDENING = 2.0 * 13.0 / 8.0
 # Rows and columns of further tiles of kernels that widen B, which are made for few rows (MARLIN, arXiv:2408.11743, Sec. 3.4).
 FEW_ROWS = ((16, 64), (16, 128), (16, 256), (32, 128), (32, 256))
+# Most rows of a tile of those that multiply by instructions of earlier devices: 4 times 16 (vLLM, csrc/quantization/gptq_marlin, and its
+# kernel for experts: max_thread_m_blocks).
+EARLIER_ROWS = 64
 STRIP = 16  # rows or columns in which tiles of small products come
 STATIONARY = {
     "weight": (1, 2, 0),
@@ -100,6 +103,7 @@ def wave_times(
     batch: Array | float = 1.0,
     second: Array | float = 1.0,
     widening: Array | float = 0.0,
+    earlier: bool = False,
 ) -> tuple[Array, Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
 
@@ -111,6 +115,7 @@ def wave_times(
     batch : equal products in one launch, shape as m. [1]
     second : size of an element of B over that of A, shape (gemms, 1). [1]
     widening : time in which the whole chip widens an element of B, shape (gemms, 1) or (gemms, n). [s]
+    earlier : whether kernels that widen B multiply by instructions of earlier devices, in tiles of few rows.
 
     Returns
     -------
@@ -122,7 +127,7 @@ def wave_times(
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
     ratio, slots = np.asarray(second), np.asarray(widening)
-    again = functools.partial(wave_times, architecture=architecture, dtype=dtype, element=element, tiles=tiles)
+    again = functools.partial(wave_times, architecture=architecture, dtype=dtype, element=element, tiles=tiles, earlier=earlier)
     if m.shape[-1] > 1 and len(m) > 1:  # of many points, products alike are timed once
         first, which = _distinct(m, n, k, many, ratio, slots)
         if len(first) < len(m):
@@ -135,7 +140,10 @@ def wave_times(
             m, n, k, many, ratio, slots = (at_points(np.atleast_1d(table), first) for table in tables)
             return tuple(at_points(part, which) for part in again(m, n, k, batch=many, second=ratio, widening=slots))  # type: ignore[return-value]
     chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
-    parts = [_wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, tiles) for i in chunks]
+    parts = [
+        _wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, tiles, earlier=earlier)
+        for i in chunks
+    ]
     if len(parts) == 1:
         return parts[0]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
@@ -157,7 +165,7 @@ def _some(values: Array, rows: slice | Index) -> Array:
 
 def _wave_times(
     m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float,
-    tiles: TileExecution,
+    tiles: TileExecution, *, earlier: bool,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     own = tiles if isinstance(tiles, ProductLibrary) else None
     rate = architecture.throughput[dtype] * architecture.reached((own or architecture.execution).matrix_utilisation)
@@ -169,6 +177,9 @@ def _wave_times(
     best = np.full(shape, np.inf)
     compute, cache, both, drawn, again = np.zeros((5, *shape))
     widens = bool(widening.any())
+    late = (widening > 0.0) & earlier
+    if widens and earlier:
+        per_flop = np.where(late, per_flop / architecture.execution.earlier_instructions, per_flop)
     choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
@@ -193,7 +204,7 @@ def _wave_times(
         wanted = [(compute, waves), (cache, panels)] if own is None else [(compute, waves), (cache, panels), (again, more)]
         if widens:
             draws = power + divide(blocks * depth * columns * widening, architecture.power_clock)
-            score = time + _fourth(draws)
+            score = np.where(late & (rows > EARLIER_ROWS), np.inf, time + _fourth(draws))
             wanted += [(both, time), (drawn, draws)]
         if limits is not None:
             score = np.where(which == np.searchsorted(limits, m), score, np.inf)

@@ -301,7 +301,7 @@ class _BlockBuilder:
         `seen` of them. A single query is divided `along_keys`, so that every unit has work.
         """
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value)
-        stored = self.seen_type if self.cached or attention.causal or attention.cross else ""
+        stored = self.seen_type if (self.cached or attention.causal or attention.cross) and not self._expanded(attention) else ""
         held = self.job.cache if stored else self.element
         ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
         blocks = samples * groups * np.ceil(keys / KEYS) if along_keys else samples * heads * np.ceil(length / QUERIES)
@@ -310,6 +310,11 @@ class _BlockBuilder:
             samples=samples, heads=heads, kv_heads=groups, length=length, seen=keys, width=attention.query, work=(flops, ends, blocks),
             stored=stored, window=window, chunked=attention.chunked, chosen=attention.selection is not None,
         )  # fmt: skip
+
+    def _expanded(self, attention: AttentionGeometry) -> bool:
+        """Whether queries attend to keys and values of all heads as products have made them out of latents, and not to what is cached."""
+        absorbed = np.all(np.equal(attention.query, attention.cached))
+        return attention.shares_latent and not absorbed and self.stack.kernels.attention.expanded == "products"
 
     def _ring(self, unit: str, own: Attention, first: int, attention: AttentionGeometry, pairs: Array) -> None:
         """Steps of ring attention after the `first`, each with the keys and values of another rank (`pairs` elements) in a kernel.

@@ -5,6 +5,7 @@ References
 .. [1] vllm/config/lora.py and vllm/engine/arg_utils.py, vLLM 0.10: --max-loras adapters of --max-lora-rank are on the devices at once.
 .. [2] vllm/config/cache.py and vllm/core/scheduler.py of vLLM before its V1 engine: --swap-space in GiB a device, --preemption-mode.
 .. [3] sglang 0.5.23, sglang/srt/server_args.py: --max-loras-per-batch, --max-lora-rank, --lora-paths, --max-total-tokens.
+.. [4] vLLM, docs/features/disagg_encoder: `ec_role` of --ec-transfer-config; SGLang, advanced_features/epd_disaggregation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from crossflow.edges.launch.table import Found, Remark
 ADAPTERS, SERVING = "workload.serving.adapters", "workload.serving"
 RANK = "workload.adapters.rank"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM has kernels for [1]_
+ALONE = "a server that only encodes images reads and writes no text, and towers are not predicted; leave this server out"
+BESIDE = "predicted from the tokens of a prompt on: the time in which other servers encode its images, and send them, is not counted"
 BLOCK = 16  # tokens of vLLM's blocks where no flag says
 SWAP = 4.0  # GiB of the host a device where no flag says [2]_
 
@@ -105,3 +108,13 @@ def said_swap(settings: FlatSettings, said: set[str], remarks: list[str], unsaid
         values |= {"preemption-mode": "swap", "swap-space": float(space) / 2**30}
         remarks.append("only vLLM before its V1 engine copies caches to the host (--preemption-mode swap)")
     return values
+
+
+def meant_encoders(found: Found, problems: list[Problem], remarks: list[Remark]) -> None:
+    """Servers that only encode images are refused, and those that are sent what others encoded are told what is left out [4]_."""
+    problems.extend(found.problem(flag, ALONE) for flag in ("mm-encoder-only", "encoder-only") if flag in found.values)
+    sent = found.values.get("ec-transfer-config")
+    if isinstance(sent, dict) and sent.get("ec_role") == "ec_producer":
+        problems.append(found.problem("ec-transfer-config", ALONE))
+    elif sent is not None:
+        remarks.append(found.remark("ec-transfer-config", BESIDE))

@@ -18,7 +18,7 @@ from typing import Any
 from crossflow.base.errors import Problem
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields
 from crossflow.edges.launch.models import model_settings, preset_of, preset_settings
-from crossflow.edges.launch.residents import SERVING, SGLANG, meant_adapters, said_adapters
+from crossflow.edges.launch.residents import SERVING, SGLANG, meant_adapters, meant_encoders, said_adapters
 from crossflow.edges.launch.servers import ServerRanks, is_mixture, limit, longest, meant_ranks, own_batches, ranks_of
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
@@ -75,6 +75,7 @@ def meaning(found: Found, devices: int | None, engine: EngineHabits, told: str |
     fields |= dict(_requests(found, ranks, engine, remarks))
     fields |= dict(_speculation(found, problems, remarks, missing))
     fields |= dict(meant_types(found, preset, problems, remarks, QUANTIZED, BY_CHECKPOINT))
+    meant_encoders(found, problems, remarks)
     idle: list[Remark] = []
     fields |= dict(_residents(found, fields, idle, missing))
     missing |= lengths_missing(fields, "sglang.launch_server")

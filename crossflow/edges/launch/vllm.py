@@ -19,7 +19,7 @@ from crossflow.base.errors import Problem
 from crossflow.base.limits import shown
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields
 from crossflow.edges.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings, types_of
-from crossflow.edges.launch.residents import VLLM, meant_adapters, meant_swap, said_adapters, said_swap
+from crossflow.edges.launch.residents import VLLM, meant_adapters, meant_encoders, meant_swap, said_adapters, said_swap
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
 from crossflow.parallel.strategy.plan import Plan
@@ -68,6 +68,7 @@ def meaning(found: Found, devices: int | None, requests: int, told: str | None =
         fields |= dict(_experts(found, fields, preset, remarks))
     fields |= dict(_requests(found, dp, requests, problems, missing))
     fields |= dict(meant_types(found, preset, problems, remarks))
+    meant_encoders(found, problems, remarks)
     idle: list[Remark] = []
     fields |= dict(meant_adapters(found, VLLM, idle, missing)) | dict(meant_swap(found, problems, idle))
     missing |= lengths_missing(fields, "vllm serve")

@@ -1,9 +1,10 @@
 """A benchmark with a fixed number of users, each of whom asks again when it has its answer: when first tokens come.
 
 All users ask at once at first. An engine reads one prompt in a step, beside the tokens that it writes, and has scheduled a step when the
-one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling of vLLM, overlap schedulers of SGLang
-and TensorRT-LLM). Answers of equal lengths keep users in the order in which their prompts were read, so that a prompt comes while that of
-the one before is read. Where steps that read write nothing, all answers grow together, end together, and all prompts come at once again.
+one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling of vLLM since 0.14, overlap schedulers
+of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of equal lengths keep users in the order
+in which their prompts were read, so that a prompt comes while that of the one before is read. Where steps that read write nothing, all
+answers grow together, end together, and all prompts come at once again.
 Steady state, in which prompts come at random, knows nothing of this (`crossflow.engine.runs.service`).
 """
 
@@ -35,6 +36,7 @@ class LoopRun:
     front: float = 0.0  # [s]
     spread: float = 0.0  # longest less shortest length, over the mean. [1]
     apart: bool = False  # whether steps that read prompts write nothing, as SGLang's
+    ahead: bool = True  # whether a step is scheduled when the one before begins
 
 
 @dataclass
@@ -79,7 +81,7 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
     further: list[list[float]] = [[] for _ in first]
     clock = _LoopClock(coming=[(run.front, user) for user in range(run.users)])
     while clock.coming or clock.waiting or clock.writing:
-        seen = clock.before if clock.writing else clock.time
+        seen = clock.before if clock.writing and run.ahead else clock.time
         while clock.coming and clock.coming[0][0] <= seen:
             clock.waiting.append(heapq.heappop(clock.coming)[1])
         if clock.waiting:
@@ -89,7 +91,7 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
             since[user] = clock.time
             heapq.heappush(clock.writing, (clock.steps + int(lengths[user, turn[user]]) - 1, user))
         else:
-            _write(clock, run.writing)
+            _write(clock, run)
         while clock.writing and clock.writing[0][0] <= clock.steps:
             user = heapq.heappop(clock.writing)[1]
             further[turn[user]].append((clock.time - since[user]) / (lengths[user, turn[user]] - 1.0))
@@ -106,14 +108,14 @@ def _read(clock: _LoopClock, run: LoopRun) -> None:
     clock.steps += 0 if run.apart else 1
 
 
-def _write(clock: _LoopClock, step: float) -> None:
+def _write(clock: _LoopClock, run: LoopRun) -> None:
     """Steps that only write, until the first answer is whole or a prompt that has come is seen; with none to write, until one comes."""
     if not clock.writing:
         clock.time = clock.before = max(clock.time, clock.coming[0][0])
         return
-    count = max(clock.writing[0][0] - clock.steps, 1)
+    step, count = run.writing, max(clock.writing[0][0] - clock.steps, 1)
     if clock.coming:
-        count = min(count, max(int(np.ceil((clock.coming[0][0] - clock.time) / step - 1e-9)) + 1, 1))
+        count = min(count, max(int(np.ceil((clock.coming[0][0] - clock.time) / step - 1e-9)) + run.ahead, 1))
     clock.time += count * step
     clock.steps += count
     clock.before = clock.time - step

@@ -33,6 +33,7 @@ from crossflow.evidence.validation.serving_runs import (
     before_pieces,
     mean_length,
     measured_times,
+    one_by_one,
     too_fast,
     unknown_of,
 )
@@ -334,6 +335,8 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         return "the number of requests in flight is not stated"
     apart = row["mode"] == "disagg"
     of_experts, expert = (_count(row, f"decode_{name}" if apart else name) for name in ("moe_tp", "moe_ep"))
+    if not apart and of_experts == 1 and tensor == data > 1 and expert == tensor * data:  # of one node: a run that two dumps hold, as below
+        data, expert = 1, tensor
     tensor, data, words = _plan(tensor, data, of_experts, expert)
     stages, engines = _count(row, "decode_pp" if apart else "pp"), _count(row, "decode_num_workers") if apart else 1
     degrees = (("tp", tensor), ("dp", data * engines), ("pp", stages))
@@ -346,6 +349,8 @@ def _case(row: TableRow, folder: Path) -> Case | str:
     shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
     if not isinstance(shared, str) and before_pieces(row):
         shared |= {"software": {"like": shared["software"], "host": {"pieces": False}}}
+    if not isinstance(shared, str) and one_by_one(row):
+        shared |= {"software": {"like": shared["software"], "engine": {"asynchronous": False}}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
     return shared, own

@@ -21,6 +21,7 @@ UNVERSIONED = "engine's version not stated"
 CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
 APART = "workers for prompts"
 UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
+AHEAD = (0, 14)  # first vLLM that schedules a step while the one before runs unless it is told otherwise: its release notes of 2026-01-20
 PIECES = (0, 5, 10)  # first SGLang that captures steps that read prompts in pieces: its release notes of 2026-04-06
 FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
 
@@ -43,10 +44,22 @@ def unknown_of(row: TableRow, model: ServedModel | None) -> str:
     return UNVERSIONED if not row.get("engine_version") else ""
 
 
+def _version(row: TableRow) -> tuple[int, ...] | None:
+    """Version of a row's engine, None where it is not stated."""
+    version = re.match(r"\D*(\d+)\.(\d+)\.(\d+)", row.get("engine_version") or "")
+    return None if version is None else tuple(map(int, version.groups()))
+
+
 def before_pieces(row: TableRow) -> bool:
     """Whether a row's SGLang is older than the first that captures prompts in pieces; rows without a version are from before it too."""
-    version = re.match(r"\D*(\d+)\.(\d+)\.(\d+)", row.get("engine_version") or "")
-    return row["engine"] == "sglang" and (version is None or tuple(map(int, version.groups())) < PIECES)
+    version = _version(row)
+    return row["engine"] == "sglang" and (version is None or version < PIECES)
+
+
+def one_by_one(row: TableRow) -> bool:
+    """Whether a row's vLLM is known to be older than the first that schedules a step while the one before runs."""
+    version = _version(row)
+    return row["engine"] == "vllm" and version is not None and version < AHEAD
 
 
 def too_fast(row: TableRow, own: Mapping[str, Any], score: Mapping[str, float]) -> bool:
@@ -74,13 +87,15 @@ def measured_times(score: Mapping[str, float], row: TableRow, users: float, repl
     (`mixed`), or nothing is known of a source, it tells all but the burst.
     """
     found = run_facts(row)
-    front, requests = parse(found.get("front_end", "0 s"), "s"), float(found.get("requests_a_user", np.inf))
+    tokens = mean_length(row, "isl") * parse(found.get("front_token", "0 s"), "s")
+    front, requests = parse(found.get("front_end", "0 s"), "s") + tokens, float(found.get("requests_a_user", np.inf))
     if row["mode"] == "disagg" or found.get("mixed", not found):
         burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / requests
         return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
     run = LoopRun(
         users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
         requests=requests, front=front, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
+        ahead=not one_by_one(row),
     )  # fmt: skip
     steps = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
     first, further = loop_times(run)

@@ -79,12 +79,18 @@ class Overlap(FileModel):
 class AttentionChoice(FileModel):
     """Libraries of fused attention, in order of preference: the first of the device's family that serves a kernel.
 
-    They write new keys and values to the cache in its type, and read all keys and values there.
+    They write new keys and values to the cache in its type, and read all keys and values there. Those that products make out of latents
+    for a prompt never lie in the cache (`expanded`).
     """
 
     prefill: tuple[AttentionLibraryName, ...] = Field(default=(), description="for many queries a sample, forward")
     decode: tuple[AttentionLibraryName, ...] = Field(default=(), description="for one query a sample")
     latent: tuple[AttentionLibraryName, ...] = Field(default=(), description="the same where all heads attend to latents in the cache")
+    expanded: Literal["products", "cache"] = Field(
+        default="products",
+        description="the type in which a prompt attends to keys and values of all heads that were made out of latents: that of the products"
+        " which made them, or that of the cache, to which they are cast",
+    )
 
 
 class KernelChoice(FileModel):
@@ -100,6 +106,11 @@ class KernelChoice(FileModel):
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
     attention: AttentionChoice = Field(default=AttentionChoice(), description="libraries of fused attention in serving")
+    widening: Literal["newest", "earlier"] = Field(
+        default="newest",
+        description="instructions with which products multiply whose kernels widen weights as they read them: those of the newest devices,"
+        " or those of earlier ones (MARLIN), which reach `earlier_instructions`, in tiles of 64 rows at most",
+    )
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
     )
