@@ -138,12 +138,19 @@ def settled(stages: Stages, module: Any, recorder: StepRecorder) -> Stages:
             read.setdefault((key, record.layer), stage)
     sharing: dict[int, dict[str, int | None]] = {}  # stage of every name of some weights, none of one that nothing reads
     for name, one in module.named_parameters(remove_duplicate=False):
-        sharing.setdefault(id(one), {})[name] = read.get((recorder.key(one), name.rpartition(".")[0]))
+        sharing.setdefault(id(one), {})[name] = _reading(read, recorder.key(one), name.rpartition(".")[0])
     placed = [_placed(names) for names in sharing.values()]
     owners = {name.rpartition(".")[0]: stage for names in placed for name, stage in names.items()}
     outer = {owner: stage for owner, stage in owners.items() if owner and stages.block(owner) is None}
     tied = tuple(_untied(module, names) for names in placed if len({*names.values()}) > 1)
     return replace(stages, outer=outer, tied=tied, copied=sum(module.get_parameter(next(iter(names))).numel() for names in tied))
+
+
+def _reading(read: Mapping[tuple[int, str], int], key: int, module: str) -> int | None:
+    """Stage in which a module reads its weights, or where it is not called, the closest module around it; none where nothing does."""
+    while (key, module) not in read and module:
+        module = module.rpartition(".")[0]
+    return read.get((key, module))
 
 
 def _placed(names: Mapping[str, int | None]) -> dict[str, int]:
