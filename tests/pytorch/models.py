@@ -57,6 +57,22 @@ def tied():
     return model
 
 
+class Apart(Gpt):
+    """The weights of the head are read without a call of it, as MobileBERT does."""
+
+    def forward(self, tokens):
+        self.head, head = nn.Identity(), self.head
+        x = super().forward(tokens)
+        self.head = head
+        return nn.functional.linear(x, head.weight)
+
+
+def tied_apart():
+    model = Apart(layers=4)
+    model.head.weight = model.table.weight
+    return model
+
+
 class Shared(Gpt):
     def forward(self, tokens):
         x = self.table(tokens)

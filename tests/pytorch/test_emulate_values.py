@@ -11,8 +11,8 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 from crossflow.evidence.emulation.launch import emulated
 from crossflow.evidence.emulation.processes import RunSettings
@@ -277,3 +277,28 @@ def test_whole_weights_are_the_given_ones_but_for_what_this_rank_has_learnt():
         torch.optim.SGD(model.parameters(), lr=1.0).step()
         moved = (model.weight.full_tensor() != given).all(1)
         assert moved.nonzero().flatten().tolist() == [6, 7]
+
+
+def test_sequence_parallel_layers_have_the_gradients_of_whole_ones():
+    """Rows and tokens are alike, so each rank's parts are; what is gathered in the backward pass is still under way when it is used."""
+
+    def layer():
+        model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(8, 4, bias=False))
+        for one in model[1:]:
+            torch.nn.init.constant_(one.weight, 0.5)
+        return model
+
+    given = torch.arange(4.0).expand(1, 2, 4)
+    plain = layer()
+    plain(given).square().sum().backward()
+    with emulated(RunSettings(world_size=2, rank=1, real=(1,), system="dgx-h100")):
+        dist.init_process_group("gloo")
+        tp, model = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",)), layer()
+        cuts = {"0": SequenceParallel(), "1": ColwiseParallel(input_layouts=Shard(1)), "2": RowwiseParallel(output_layouts=Shard(1))}
+        parallelize_module(model, tp, cuts)
+        out = torch.nn.Linear(4, 4, bias=False)
+        torch.nn.init.eye_(out.weight)
+        parallelize_module(out, tp, ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False))
+        out(model(given)).redistribute(placements=[Replicate()]).to_local().square().sum().backward()
+        for name, one in model.named_parameters():
+            torch.testing.assert_close(one.grad.full_tensor(), plain.get_parameter(name).grad, msg=name)

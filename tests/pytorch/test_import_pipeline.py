@@ -19,7 +19,7 @@ IDEAL = {"template": "dgx-h100", "nodes": 1, "devices_per_node": 4}
 
 
 def staged(parallel="pp=4", microbatches=8, name="deep", world_size=4, **given):
-    given = {"batch": microbatches or 4, "sequence": TOKENS if name in ("deep", "tied", "shared") else None, **given}
+    given = {"batch": microbatches or 4, "sequence": TOKENS if name in ("deep", "tied", "tied_apart", "shared") else None, **given}
     return record(f"{HERE}:{name}", world_size=world_size, parallel=parallel, microbatches=microbatches, **given)
 
 
@@ -99,6 +99,13 @@ def test_ends_that_share_a_table_hold_it_each_and_add_up_its_gradients():
     assert [(op.rank, op.phase, op.meets) for op in sums] == [(rank, "update", "sum of table.weight and head.weight") for rank in (0, 3)]
     assert {program.messages[op.message] for op in sums} == {Message(collective="all_reduce", size=4 * table, axes=("pp",), between=(0, 3))}
     assert not any(program.messages[op.message].between for op in staged().ops if op.message is not None)
+
+
+def test_a_tied_head_that_is_not_called_is_held_where_the_module_around_it_reads_it():
+    found, called = (staged("pp=4,ddp", name=name, world_size=8, dtype="bf16") for name in ("tied_apart", "tied"))
+    assert [one["weights"] for one in found.memory] == [one["weights"] for one in called.memory]
+    assert {op.rank for op in found.ops if op.meets} >= {0, 3}
+    assert flops(found) == flops(called)
 
 
 def test_shards_of_a_stage_are_gathered_as_torch_does():

@@ -444,3 +444,64 @@ def test_parts_that_run_while_the_model_is_built_count_once():
         return nn.Sequential(*(nn.utils.parametrizations.weight_norm(nn.Linear(64, 64, bias=False)) for _ in range(2))), torch.randn(4, 64)
 
     assert record(build, world_size=4, parallel="fsdp2").parameters == 2 * (64 * 64 + 64)
+
+
+class Chained(nn.Module):
+    """Layers in lists of lists, or in a dictionary by their numbers, as Funnel and torchtitan have them."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.parts = layers
+
+    def forward(self, x):
+        for layer in self.parts.modules():
+            x = layer(x) if isinstance(layer, nn.Sequential) else x
+        return x
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        lambda layers: nn.ModuleList(nn.ModuleList([one]) for one in layers),
+        lambda layers: nn.ModuleDict({str(i): one for i, one in enumerate(layers)}),
+    ],
+)
+def test_lists_of_lists_and_numbered_dictionaries_are_lists_of_layers(listed):
+    def build(**given):
+        return record(lambda: (Chained(listed([perceptron() for _ in range(4)])), torch.randn(4, 64)), **given)
+
+    found = build(world_size=4, parallel="fsdp2")
+    gathered = [found.messages[op.message].size for op in found.ops if op.message is not None and op.phase == "forward"]
+    assert gathered == [4 * (2 * 64 * 256 + 256 + 64)] * 4
+    assert build(world_size=4, parallel="pp=4").ranks == {"pp": 4}
+
+
+class Experts(nn.Module):
+    """Each takes as many rows as the router gave it."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.experts = nn.Linear(64, 4), nn.ModuleList(perceptron() for _ in range(4))
+
+    def forward(self, x):
+        places = self.router(x).argmax(-1)
+        rows = x[places.argsort()].split(torch.zeros(4, dtype=torch.long).index_add(0, places, torch.ones_like(places)).tolist())
+        return torch.cat([expert(mine) for expert, mine in zip(self.experts, rows, strict=True)])
+
+
+def test_experts_whose_rows_are_split_by_numbers_out_of_data_have_the_mean():
+    found = record(lambda: (Experts(), torch.randn(66, 64)), world_size=4, parallel="ddp")
+    products = divided_products(found)
+    assert products == {(66, 4, 64): 1, (17, 256, 64): 2, (17, 64, 256): 2, (16, 256, 64): 2, (16, 64, 256): 2}
+
+
+def test_numbers_out_of_data_that_do_not_fit_are_told():
+    """Torch's own words would be those of a shape that is invalid."""
+
+    class Longest(Experts):
+        def forward(self, x):
+            return super().forward(x.view(3 * int(self.router(x).argmax(-1).max()), -1))
+
+    for parallel in ("ddp", "tp=4"):
+        with pytest.raises(CrossflowError, match=r"reads whole numbers out of data, such as .*fails with others \(line .*grouped products"):
+            record(lambda: (Longest(), torch.randn(64, 64)), world_size=4, parallel=parallel)

@@ -193,7 +193,7 @@ def _run(
             raise
         found = _run_otherwise(error, error, load, run, plan, options, recorder)
     except (Exception, SystemExit) as error:
-        said = source.raised(error, where) if plan is None or plan.tensor == 1 else _undivided(error, where)
+        said = source.guessed(error, where) if recorder.guesses else _said(error, where, divided=plan is not None and plan.tensor > 1)
         found = _run_otherwise(error, said, load, run, plan, options, recorder)
     if not recorder.records:
         raise CrossflowError(f"{where}: the step runs no operation of torch")
@@ -247,8 +247,10 @@ def _two_steps(
     return found, stages
 
 
-def _undivided(error: BaseException, where: str) -> CrossflowError:
-    """An error of a model whose matrices are divided over tensor ranks, which is likely the reason where no other is known."""
+def _said(error: BaseException, where: str, *, divided: bool) -> CrossflowError:
+    """An error of a model. If its matrices are divided over tensor ranks, that is likely the reason where no other is known."""
+    if not divided:
+        return source.raised(error, where)
     if any(words in str(error) for words in _UNDIVIDED):
         return CrossflowError(f"{where}: {_BY_NAMES}")
     found = source.raised(error, where)

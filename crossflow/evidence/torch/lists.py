@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
@@ -14,13 +15,31 @@ def blocks(model: Any) -> list[Any]:
 
 
 def lists(model: Any) -> list[list[Any]]:
-    """Lists of layers of a model: its outermost lists with several modules of one kind with weights, and these modules."""
-    found = list[list[Any]]()
+    """Lists of layers of a model: its outermost lists with several modules of one kind with weights, and these modules.
+
+    Lists inside a list, which nobody calls, are one list; a dictionary by numbers is one, too.
+    """
+    found, seen = list[list[Any]](), set[Any]()
     for module in model.modules():
-        inner = isinstance(module, nn.ModuleList | nn.Sequential)
-        if inner and not any(module in set(one.modules()) for layers in found for one in layers):
-            kinds = Counter(
-                type(one) for one in module if next(one.parameters(), None) is not None and next(one.children(), None) is not None
-            )
-            found.append([one for one in module if kinds[type(one)] > 1])
+        if module not in seen and _is_list(module):
+            layers = list(_layers(module, seen))
+            weighty = (one for one in layers if next(one.parameters(), None) is not None and next(one.children(), None) is not None)
+            kinds = Counter(type(one) for one in weighty)
+            found.append([one for one in layers if kinds[type(one)] > 1])
+            seen.update(inner for one in found[-1] for inner in one.modules())
     return found
+
+
+def _is_list(module: Any) -> bool:
+    numbered = isinstance(module, nn.ModuleDict) and all(name.isdecimal() for name in module)
+    return isinstance(module, nn.ModuleList | nn.Sequential) or numbered
+
+
+def _layers(module: Any, seen: set[Any]) -> Iterator[Any]:
+    """Members of a list, in the place of inner lists theirs; the inner lists are then `seen`."""
+    for one in module.children():
+        if _is_list(one) and not isinstance(one, nn.Sequential):
+            seen.add(one)
+            yield from _layers(one, seen)
+        else:
+            yield one

@@ -24,7 +24,7 @@ from crossflow.program.program import HostTime
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 COPY_IN, COPY_OUT = "all_gather_copy_in", "split_with_sizes_copy"  # of FSDP's gathers
 _DEVICE, _ITEM = torch.ops.prim.device.default, torch.ops.aten._local_scalar_dense.default
-_ADD = torch.ops.aten.add.Tensor
+_ADD, _SPLIT = torch.ops.aten.add.Tensor, torch.ops.aten.split_with_sizes.default
 _DRAWS = frozenset({"random_", "randperm", "randint", "bernoulli_", "bernoulli", "multinomial"})
 _COMPARES = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
 _NEAR = 16  # numbers of nodes of autograd among which that of an operation is looked for
@@ -107,6 +107,7 @@ class StepRecorder(TorchDispatchMode):
         self._watched: set[int] = set()
         self._any: set[int] = set()  # flags that say whether any is set
         self._drawn: dict[int, float] = {}  # mean of what was drawn evenly
+        self.guesses = False  # whether the host has read a whole number out of data
         self._compared: dict[int, bool] = {}  # whether such a mean is below or above a limit
         self._aside: set[int] = set()  # what FSDP fills on streams of its own, where nothing waits for a collective but its readers
 
@@ -213,6 +214,8 @@ class StepRecorder(TorchDispatchMode):
         layer, phase = self._place()
         if func is _ITEM:
             return self._item(args[0], layer, phase)
+        if func is _SPLIT and self.guesses:
+            args = (args[0], _evenly(*args, **kwargs), *args[2:])
         out = known(func, args, kwargs, kernels.result(func, args, kwargs))
         if func.namespace in messages.NAMESPACES:
             self._send(func, args, kwargs, out, layer, phase)
@@ -233,6 +236,7 @@ class StepRecorder(TorchDispatchMode):
                 "what builds the model reads a whole number out of a tensor, whose values the import does not have; work it out with "
                 "numbers of Python or NumPy"
             )
+        self.guesses |= whole and not self._updating and key not in self._drawn
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if value is not None and not self._updating:
@@ -316,3 +320,12 @@ class StepRecorder(TorchDispatchMode):
         self._kept.setdefault(key, storage)
         self.sizes[key] = max(self.sizes.get(key, 0.0), float(storage.nbytes()))
         return key
+
+
+def _evenly(tensor: Any, sizes: list[int], dim: int = 0) -> list[int]:
+    """Sizes of a split that fit: where all are 1, the number that is told for whole numbers out of data, each has the mean."""
+    whole = tensor.shape[dim]
+    if sum(sizes) == whole or set(sizes) != {1}:
+        return sizes
+    mean, rest = divmod(whole, len(sizes))
+    return [mean + (i < rest) for i in range(len(sizes))]

@@ -119,17 +119,33 @@ def raised(error: BaseException, where: str) -> CrossflowError:
     """An error of the user's code as one sentence, with the line where it arose and, where one is known, the cure."""
     what = " ".join(line.strip() for line in str(error).strip().splitlines())
     what = what if len(what) <= LONGEST else f"{what[:LONGEST]} ..."
-    kind = type(error).__name__
+    kind, place = type(error).__name__, _line_of(error)
+    for mark, cure in _CURES.items():
+        if mark in f"{kind}: {error}":
+            return CrossflowError(f"{where}: {cure}{place}")
+    return CrossflowError(f"{where}{RAISED}{kind}{place}: {what}" if what else f"{where}{RAISED}{kind}{place}")
+
+
+def guessed(error: BaseException, where: str) -> CrossflowError:
+    """An error of code that has read whole numbers out of data, which were not known."""
+    found = raised(error, where)
+    if RAISED not in str(found):
+        return found
+    return CrossflowError(
+        f"{where}: its code reads whole numbers out of data, such as how many tokens each expert gets, which the import does not have, and "
+        f"fails with others{_line_of(error)}; take a form whose shapes are fixed, such as grouped products"
+    )
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the user's own code in the trace of an error, "" where there is none."""
     place, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if "site-packages" not in file and "/crossflow/evidence/torch/" not in file and "importlib" not in file:
             place = f" (line {trace.tb_lineno} of {Path(file).name})"
         trace = trace.tb_next
-    for mark, cure in _CURES.items():
-        if mark in f"{kind}: {error}":
-            return CrossflowError(f"{where}: {cure}{place}")
-    return CrossflowError(f"{where}{RAISED}{kind}{place}: {what}" if what else f"{where}{RAISED}{kind}{place}")
+    return place
 
 
 RAISED = " raised "  # of an error for which no cure is known

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -136,14 +137,25 @@ def settled(stages: Stages, module: Any, recorder: StepRecorder) -> Stages:
     for record, stage in zip(recorder.records, stages.places(recorder.records), strict=True):
         for key in record.reads:
             read.setdefault((key, record.layer), stage)
+    names = Counter(id(one) for _, one in module.named_parameters(remove_duplicate=False))
     sharing: dict[int, dict[str, int | None]] = {}  # stage of every name of some weights, none of one that nothing reads
     for name, one in module.named_parameters(remove_duplicate=False):
-        sharing.setdefault(id(one), {})[name] = read.get((recorder.key(one), name.rpartition(".")[0]))
+        place = _reading(read, recorder.key(one), name.rpartition(".")[0], around=names[id(one)] > 1)
+        sharing.setdefault(id(one), {})[name] = place
     placed = [_placed(names) for names in sharing.values()]
     owners = {name.rpartition(".")[0]: stage for names in placed for name, stage in names.items()}
     outer = {owner: stage for owner, stage in owners.items() if owner and stages.block(owner) is None}
     tied = tuple(_untied(module, names) for names in placed if len({*names.values()}) > 1)
     return replace(stages, outer=outer, tied=tied, copied=sum(module.get_parameter(next(iter(names))).numel() for names in tied))
+
+
+def _reading(read: Mapping[tuple[int, str], int], key: int, module: str, *, around: bool) -> int | None:
+    """Stage in which a module reads its weights, none where it is not called; or then the closest module `around` it that reads them, which
+    tells the names of tied weights apart.
+    """
+    while around and (key, module) not in read and module:
+        module = module.rpartition(".")[0]
+    return read.get((key, module))
 
 
 def _placed(names: Mapping[str, int | None]) -> dict[str, int]:
