@@ -635,6 +635,13 @@ def test_neighbours_lie_in_every_order():
     assert [str(plan) for plan in alone] == ["tp2-dp4-placed:dp+tp+pp"]
 
 
+def test_a_degree_grows_by_the_smallest_factor_by_which_another_can_shrink():
+    """Eight replicas become four, and six become three: a prime factor of two goes to another degree, never more at once."""
+    for text, batch in [("dp8", 64), ("dp6", 48)]:
+        found = neighbouring_plans(plan_of(text), MODEL, batch, node=8)
+        assert {plan.cp for plan in found} == {plan.tp for plan in found} == {1, 2}
+
+
 def test_a_list_of_layers_stays_with_as_many_stages():
     found = neighbouring_plans(plan_of("pp4-dp2-layers:1+3x2+1"), MODEL, 64, node=8)
     assert {plan.stage_layers for plan in found if plan.pp == 4} == {(1, 3, 3, 1), ()}
