@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_execution_traces import execution, node, tensor
 
 import crossflow
 from crossflow.__main__ import main
@@ -143,6 +144,25 @@ def test_passes_that_could_be_one_come_first(tmp_path):
     fused = 1e6 * float(part_times([whole], device_architecture(TEMPLATE))[0])
     one = first(step.write(tmp_path, DEVICE), "unfused_passes", 5 * (sum(times) - fused))
     assert one.proofs[0].said == f"{5 * 4 * size / 1e6:.3g} MB not written and read again; the chains are found by the sizes of tensors"
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_lies_between_two_passes_is_written_all_the_same_where_others_read_it_later(tmp_path, later):
+    """A product in place, which reads what it writes, and one that reads it: fused, its result is neither written nor read again."""
+    step, nodes = Step(), []
+    for i in range(5):
+        made, last = tensor(2 * i, 4096, 4096), tensor(2 * i + 1, 4096, 4096)
+        neg = [("aten::neg", made, last)] if later else []
+        for name, *sides in [("aten::mul_", made, made), ("aten::relu", made, last), *neg, ("aten::own",)]:
+            step.launch(500.0 if name == "aten::own" else 70.0, name="elementwise", op=name)
+            step.host(1.0)
+            nodes.append(node(len(nodes) + 2, name, *([side] for side in sides)))
+    for number, event in enumerate(event for event in step.events if event["cat"] == "cpu_op"):
+        event["args"]["External id"] = number + 2
+    path = step.write(tmp_path, DEVICE)
+    one = crossflow.trace(path, execution=[execution(tmp_path, *nodes)]).advice.findings[0]
+    assert one.kind == "unfused_passes"
+    assert one.proofs[0].said == f"{5 * (1 if later else 2) * 4 * 4096**2 / 1e6:.3g} MB not written and read again"
 
 
 def test_chains_of_an_optimizer_are_told_to_be_fused(tmp_path):
