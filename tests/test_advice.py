@@ -130,6 +130,17 @@ def test_a_slow_kernel_comes_first(tmp_path):
     assert one.proofs[0].count == 1
 
 
+def test_a_kernel_of_a_kind_that_is_not_modelled_so_well_is_slow_by_what_others_of_its_kind_take(tmp_path):
+    """Sums of rows that usually take twice what the model says, and one that takes six times as long as it says."""
+    step, shape = Step(), (4096, 4096)
+    usual = modelled("aten::sum", shape)
+    for i in range(10):
+        step.launch(usual * (6.0 if i == 6 else 2.0), name="reduce", op="aten::sum", **sized(shape))
+        step.launch(500.0, op="aten::own")
+    one = first(step.write(tmp_path, DEVICE), "slow_kernel", 4.0 * usual)
+    assert one.proofs[0].said == "6.0 times what the model of a100-80gb says; the usual kernel of its kind 2.0 times"
+
+
 def test_passes_that_could_be_one_come_first(tmp_path):
     step, shape = Step(), (4096, 8192)
     chain = [("aten::mul", 2), ("aten::add", 2), ("aten::sigmoid", 1)]
@@ -144,6 +155,27 @@ def test_passes_that_could_be_one_come_first(tmp_path):
     fused = 1e6 * float(part_times([whole], device_architecture(TEMPLATE))[0])
     one = first(step.write(tmp_path, DEVICE), "unfused_passes", 5 * (sum(times) - fused))
     assert one.proofs[0].said == f"{5 * 4 * size / 1e6:.3g} MB not written and read again; the chains are found by the sizes of tensors"
+
+
+@pytest.mark.parametrize(("before", "gap"), [(12.0, 1.0), (20.0, 1.75)])
+def test_gaps_are_those_between_kernels_that_were_called_long_before_they_could_start(tmp_path, before, gap):
+    """Three kernels 1 us behind others, one 4 us behind that was called so long before, and one that something else held for 50 us.
+
+    Called less than two launches of 8 us before the device is free, a kernel may have waited for its launch as well.
+    """
+    step = Step()
+    for _ in range(4):  # the device waits for the host
+        step.launch(20.0)
+        step.host(100.0)
+    step.launch(200.0)
+    for _ in range(3):
+        ends = step.launch(200.0)
+    step.host(ends - before - 2.0 - step.now)
+    ends = step.launch(200.0, after=ends + 4.0)
+    step.launch(20.0, after=ends + 50.0)
+    (edges,) = graph_of(read_traces([step.write(tmp_path)])).edges
+    assert edges.launch[0] == pytest.approx(1e-6 * LATENCY)
+    assert edges.gap[0] == pytest.approx(1e-6 * gap)
 
 
 @pytest.mark.parametrize("later", [False, True])

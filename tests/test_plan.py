@@ -76,6 +76,11 @@ def test_choices_of_words_may_be_none_or_text(key):
     assert plan_of({"dp": 8, key: "+".join(words)}) == plan_of({"dp": 8, key: list(words)}) == plan_of(f"dp8-{key}:{'+'.join(words)}")
 
 
+def test_apart_may_be_all_or_none_or_some_layer_types():
+    for text, kinds in [(True, TYPES), (False, ()), ("none", ()), ("mlp", ("mlp",)), (["mlp", "attention"], ("attention", "mlp"))]:
+        assert plan_of({"dp": 8, "apart": text}).apart == kinds
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -626,6 +631,12 @@ def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model)
         names = {words.split()[0] for words in plan.changes(other).split(", ")} - {"sequence_parallel", "stage_layers", "recompute_modules"}
         assert len(names) <= 2
         assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_whole_experts_that_ranks_of_a_group_share_out_may_lie_far_apart(ranks):
+    plan = Plan(tp=8, ep=ranks, etp=1, sequence_parallel=True, distant=("experts",))
+    assert plan_problem(plan, EXPERTS, 64) is None
 
 
 def test_neighbours_lie_in_every_order():
