@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_execution_traces import execution, node, tensor
 
 import crossflow
 from crossflow.__main__ import main
@@ -129,6 +130,17 @@ def test_a_slow_kernel_comes_first(tmp_path):
     assert one.proofs[0].count == 1
 
 
+def test_a_kernel_of_a_kind_that_is_not_modelled_so_well_is_slow_by_what_others_of_its_kind_take(tmp_path):
+    """Sums of rows that usually take twice what the model says, and one that takes six times as long as it says."""
+    step, shape = Step(), (4096, 4096)
+    usual = modelled("aten::sum", shape)
+    for i in range(10):
+        step.launch(usual * (6.0 if i == 6 else 2.0), name="reduce", op="aten::sum", **sized(shape))
+        step.launch(500.0, op="aten::own")
+    one = first(step.write(tmp_path, DEVICE), "slow_kernel", 4.0 * usual)
+    assert one.proofs[0].said == "6.0 times what the model of a100-80gb says; the usual kernel of its kind 2.0 times"
+
+
 def test_passes_that_could_be_one_come_first(tmp_path):
     step, shape = Step(), (4096, 8192)
     chain = [("aten::mul", 2), ("aten::add", 2), ("aten::sigmoid", 1)]
@@ -143,6 +155,46 @@ def test_passes_that_could_be_one_come_first(tmp_path):
     fused = 1e6 * float(part_times([whole], device_architecture(TEMPLATE))[0])
     one = first(step.write(tmp_path, DEVICE), "unfused_passes", 5 * (sum(times) - fused))
     assert one.proofs[0].said == f"{5 * 4 * size / 1e6:.3g} MB not written and read again; the chains are found by the sizes of tensors"
+
+
+@pytest.mark.parametrize(("before", "gap"), [(12.0, 1.0), (20.0, 1.75)])
+def test_gaps_are_those_between_kernels_that_were_called_long_before_they_could_start(tmp_path, before, gap):
+    """Three kernels 1 us behind others, one 4 us behind that was called so long before, and one that something else held for 50 us.
+
+    Called less than two launches of 8 us before the device is free, a kernel may have waited for its launch as well.
+    """
+    step = Step()
+    for _ in range(4):  # the device waits for the host
+        step.launch(20.0)
+        step.host(100.0)
+    step.launch(200.0)
+    for _ in range(3):
+        ends = step.launch(200.0)
+    step.host(ends - before - 2.0 - step.now)
+    ends = step.launch(200.0, after=ends + 4.0)
+    step.launch(20.0, after=ends + 50.0)
+    (edges,) = graph_of(read_traces([step.write(tmp_path)])).edges
+    assert edges.launch[0] == pytest.approx(1e-6 * LATENCY)
+    assert edges.gap[0] == pytest.approx(1e-6 * gap)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_lies_between_two_passes_is_written_all_the_same_where_others_read_it_later(tmp_path, later):
+    """A product in place, which reads what it writes, and one that reads it: fused, its result is neither written nor read again."""
+    step, nodes = Step(), []
+    for i in range(5):
+        made, last = tensor(2 * i, 4096, 4096), tensor(2 * i + 1, 4096, 4096)
+        neg = [("aten::neg", made, last)] if later else []
+        for name, *sides in [("aten::mul_", made, made), ("aten::relu", made, last), *neg, ("aten::own",)]:
+            step.launch(500.0 if name == "aten::own" else 70.0, name="elementwise", op=name)
+            step.host(1.0)
+            nodes.append(node(len(nodes) + 2, name, *([side] for side in sides)))
+    for number, event in enumerate(event for event in step.events if event["cat"] == "cpu_op"):
+        event["args"]["External id"] = number + 2
+    path = step.write(tmp_path, DEVICE)
+    one = crossflow.trace(path, execution=[execution(tmp_path, *nodes)]).advice.findings[0]
+    assert one.kind == "unfused_passes"
+    assert one.proofs[0].said == f"{5 * (1 if later else 2) * 4 * 4096**2 / 1e6:.3g} MB not written and read again"
 
 
 def test_chains_of_an_optimizer_are_told_to_be_fused(tmp_path):

@@ -13,6 +13,7 @@ from crossflow.base.files import Document
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.hardware.architecture import packaging
 from crossflow.hardware.architecture.generator import Allotment, _types_area, build_cores, build_links, build_memory, build_on_chip, tier
+from crossflow.hardware.architecture.harvest import spares_of
 from crossflow.hardware.architecture.model import Level
 from crossflow.hardware.architecture.price import die_cost, die_yield, wafer_area
 from crossflow.hardware.architecture.run_cost import facility_power, product, run_cost
@@ -247,6 +248,16 @@ def test_area_of_further_types_by_hand(harvest, area):
     both = _types_area(system, SimpleNamespace(larger=np.array([1.0, 1.2])), SimpleNamespace(used=some(area=120.0)))
     assert both.tolist() == [0.0, near(area)]
     assert _types_area(system, some(larger=1.0), SimpleNamespace(used=some(area=120.0))) is None
+
+
+def test_bundles_that_may_be_broken_by_hand():
+    """Of 80 bundles that work 40 lie on each of two dies, and a quarter as many more; 0.3 and 0.1 of a die are theirs."""
+    areas = {"compute": of(0.3), "l1": of(0.1), "l2": of(0.2)}
+    levels = {"l1": SimpleNamespace(scope="bundle"), "l2": SimpleNamespace(scope="chip")}
+    budgets = SimpleNamespace(chiplets=of(2.0), area=SimpleNamespace(of=areas.get))
+    found, none = (spares_of(SimpleNamespace(harvest=of(share), bundles=of(80.0), levels=levels, budgets=budgets)) for share in (0.25, 0.0))
+    assert (found.area[0], found.bundles[0], found.broken[0]) == (near(0.4), 50.0, 10.0)
+    assert none is None
 
 
 def test_dies_of_a_wafer_by_hand():

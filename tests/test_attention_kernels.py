@@ -32,7 +32,7 @@ def times(device, kernel, **sizes):
     (table,) = kernel_tables((row,), 2.0, narrow=False)
     calls = replace(calls_of(table, "bf16"), decode=np.full((1, 1), decode))
     found = times_of(calls, kernel, device_architecture(device))
-    return sum(getattr(found, field.name) for field in fields(CallTimes) if field.name != "share")[0]
+    return sum(getattr(found, field.name) for field in fields(CallTimes) if field.name not in ("share", "flops"))[0]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -52,6 +52,30 @@ def test_a_call_that_writes_no_keys_is_spared_the_start_and_the_bytes_of_that():
         calls = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16")
         writes, none = (times_of(replace(calls, unwritten=np.full((1, 1), one)), kernel, device).around.item() for one in (False, True))
         assert writes - none == pytest.approx(np.asarray(kernel.write).item(), rel=1e-3)
+
+
+def test_blocks_of_long_kernels_slow_down_as_far_as_the_clock_falls():
+    """Wholly in long runs, half as far in a call that takes what the clock of an idle device needs to come half of the way down."""
+    device = device_architecture("l40s")
+    row = Attention(samples=8.0, heads=32.0, kv_heads=8.0, length=4096.0, seen=4096.0, width=128.0, causal=True, stored="")
+    calls, fall = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16"), 1.0 - device.sustained_clock
+    assert fall > 0.05
+    for kernel in kernels("l40s").values():
+        free, half, whole = (kernel.model_copy(update={"throttled": np.array([share])}) for share in (0.0, 0.5, 1.0))
+        alone = times_of(calls, free, device)
+        after = replace(calls, settling=np.maximum(alone.blocks, alone.memory) + alone.around + alone.start)
+        for one, given, share in [(whole, calls, 1.0), (half, calls, 0.5), (whole, after, 0.5)]:
+            assert times_of(given, one, device).blocks == pytest.approx(alone.blocks / (1.0 - share * fall), rel=1e-12)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(128.0, 4.0), (64.0, 2.0)])
+def test_rows_of_a_block_take_their_time_by_the_elements_of_a_query_and_a_value(width, rows):
+    """Four heads of queries share one of keys: their rows take as long as so much more for the block, of 64 elements half of it."""
+    sizes, mine = {"length": 1.0, "seen": SIZES, "width": width}, kernels("h100-sxm", "decode").values()
+    (kernel, *_) = (one for one in mine if one.groups_heads == "always")
+    each = kernel.model_copy(update={"row": np.array([1e-6])})
+    block = kernel.model_copy(update={"row": np.zeros(1), "block": kernel.block + 1e-6 * rows})
+    assert times("h100-sxm", each, **sizes) == pytest.approx(times("h100-sxm", block, **sizes), rel=1e-12)
 
 
 @pytest.mark.parametrize("device", DEVICES)

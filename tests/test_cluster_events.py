@@ -237,6 +237,11 @@ def test_slices_by_hand():
     assert found.preemptions.tolist() == [1, 1]
 
 
+def test_jobs_of_one_priority_have_their_slices_in_turn():
+    jobs = jobs_of(3, arrival=np.zeros(3), devices=np.full(3, 8), time=np.full(3, 6000.0), power=np.ones(3))
+    assert run(jobs, "gang", devices=8).stays.job.tolist()[:9] == [0, 1, 2] * 3
+
+
 def test_slices_let_short_jobs_pass_long_ones():
     jobs = jobs_of(300, 4, load=0.95, time=np.random.default_rng(1).lognormal(7.0, 1.8, 300))
     short = jobs.time < np.median(jobs.time)

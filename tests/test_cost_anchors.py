@@ -17,7 +17,7 @@ from crossflow.cost.price import kernel_names, kernel_prices
 from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
-from crossflow.cost.tiling import _cooler, _slowed
+from crossflow.cost.tiling import _cooler, _costing, _slowed
 from crossflow.evidence.validation.tables import device_architecture, fabric_parameters
 from crossflow.hardware.architecture.execution import ExchangeKernel
 from crossflow.hardware.architecture.model import Port
@@ -505,6 +505,13 @@ COOLER = [
 def test_tiles_save_energy_as_far_as_that_is_faster_under_a_limit(limit, share):
     found = _cooler(single(0.5), single(0.0), lambda s: (2 - s, 4 + 20 * s), single(0.0), limit_of(limit))
     assert found[0] == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "rest", "time", "energy"), [(0.5, 2.0, 3.0, 327.0), (1.0, 2.0, 3.0, 237.0), (0.75, 4.0, 4.0, 282.0)])
+def test_a_share_in_thicker_tiles_slows_one_level_and_speeds_the_other_up_by_hand(share, rest, time, energy):
+    """One level takes 1 + 2 share at 10 J/s, the other 4 - 2 share at 100 J/s, what is left `rest` and 7 J: the slowest of the three."""
+    ends = (single(1), single(2), single(10)), (single(4), single(-2), single(100))
+    assert [one[0] for one in _costing(*ends, single(rest), single(7), single(share))] == [time, energy]
 
 
 # ------------------------------------------------------------------------------------------ ranks of a system

@@ -106,6 +106,15 @@ def test_an_engine_that_takes_few_requests_may_take_more(explained):
     assert not any(text.startswith("requests of a replica 32 to 16") for text in rows)
 
 
+def test_switches_of_an_engine_are_said_from_what_they_are_to_what_they_are_not():
+    given = {"system": {"template": "dgx-h200", "devices": 8}, "workload": {"model": "qwen3-30b-a3b", "task": "decode", "global_batch": 64},
+        "strategy": "ep8-dp8-mb8", "software": {"like": "vllm", "engine": {"balances": True}}}  # fmt: skip
+    design = Design(settings={}, scenario=crossflow.from_dict(given), quantities={})
+    settings = {move.text: move.settings for move in moves(design) if move.kind == "engine"}
+    assert settings["balance of experts on to off"] == {"software.engine.balances": False}
+    assert settings["two-batch overlap off to on"] == {"software.overlap.experts": True}
+
+
 def test_software_that_a_scenario_leaves_to_its_default_is_named_with_its_setting(tmp_path):
     file = tmp_path / "service.yaml"
     file.write_text(

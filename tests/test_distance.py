@@ -5,6 +5,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation.distance import FAR, far_off
+from crossflow.answers.evaluation.likeness import trust
 
 START = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
 
@@ -50,6 +51,12 @@ def test_a_link_that_carries_nothing_is_not_looked_at(path, nodes, told):
     found = crossflow.predict(model="llama3-8b", on="dgx-h100", nodes=nodes, tp=8, batch=16, settings={f"system.{path}": "1 MB/s"}).trust
     assert told in found.reason
     assert (found.level == "unknown") is bool(told)
+
+
+def test_of_points_that_lie_farther_nothing_is_known_unless_more_can_be_said(start):
+    told, beyond = trust(start, farther=True), start.replace({"system.network.inter.latency": "5 s"})
+    assert (told.level, told.band, told.reason) == ("unknown", None, "errors of measured runs say nothing of points so far away")
+    assert trust(beyond, farther=True) == trust(beyond) == beyond.predict().trust
 
 
 def test_points_of_a_sweep_have_the_trust_of_their_own_prediction(start):

@@ -10,7 +10,7 @@ import pytest
 from crossflow.base import files
 from crossflow.base.files import Document
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.dlrm import dlrm_outcome, dlrm_prices, dlrm_step
+from crossflow.engine.runs.dlrm import _exposed, dlrm_outcome, dlrm_prices, dlrm_step
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.parallel.dlrm import rank_embeddings
@@ -313,3 +313,10 @@ def test_sharded_weights_of_the_next_layer_travel_before_this_one_computes(ahead
     early = [g, *tables, g, "bottom.0", "bottom.1", g, "interaction", g, "top.0", g, "top.1", "top.2"]
     late = [*tables, g, "bottom.0", g, "bottom.1", "interaction", g, "top.0", g, "top.1", g, "top.2"]
     assert names == (early if ahead else late)
+
+
+def test_a_wait_is_for_its_own_collective_and_else_for_those_that_it_queued_behind_by_hand():
+    """Of waits of 5 and 1 s for collectives of 3 and 2 s, 2 s are left over; the second and the third have 1 and 3 s of room for them."""
+    times = {("a", "all_reduce"): np.array([3.0]), ("b", "all_reduce"): np.array([2.0]), ("b", "all_to_all"): np.array([3.0])}
+    waits = {"a.all_reduce": np.array([5.0]), "b.all_reduce": np.array([1.0])}
+    assert [one.item() for one in _exposed(times, waits).values()] == [3.0, 1.5, 1.5]

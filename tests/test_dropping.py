@@ -1,13 +1,18 @@
 """Which rows a fitted number moves: it is left out, or another stands in its place, and no file is changed."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import yaml
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
+from crossflow.evidence.validation import changes
 from crossflow.evidence.validation.changes import effects
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.dropping import droppable, dropped
+from crossflow.evidence.validation.report import Report, Table
 from crossflow.evidence.validation.tables import shipped
 
 ROWS = "source,device,dtype,m,n,k,time_us\ns,a100-80gb,fp16,4096,4096,4096,600\nt,h100-80gb,fp16,4096,4096,4096,300\n"
@@ -29,6 +34,38 @@ def test_a_number_moves_the_rows_of_its_kernels(folder):
     assert {"nvidia-ampere.yaml", "nvidia-hopper.yaml"} <= set(found["files"])
     assert table["bias_without"] < table["bias"]
     assert validate(folder).tables[0].predicted.tolist() == before.tolist()
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """What a number moves where the tables with it and without it are as given: measured and predicted times of two sources."""
+
+    def found(*tables):
+        reports = iter(
+            Report(data=Path(), tables=(Table(name="gemm", measured=np.array(measured), predicted=np.array(predicted),
+                groups={"source": ["s", "t"]}, skipped={}),)) for measured, predicted in tables)  # fmt: skip
+        monkeypatch.setattr(changes, "validate", lambda _: next(reports))
+        monkeypatch.setattr(changes, "dropped", lambda _: {})
+        return effects(None, "execution.kernel_launch")["tables"]["gemm"]
+
+    return found
+
+
+def test_errors_with_a_number_and_without_it_by_hand(moved):
+    """Of two sources with a row each, one is 50 % too slow with the number and 25 % without it, the other right."""
+    table = moved(([1.0, 2.0], [1.5, 2.0]), ([1.0, 2.0], [1.25, 2.0]))
+    source = table["by_source"]
+    assert (table["n"], table["moved"], source["s"]["n"], source["s"]["moved"], source["t"]["moved"]) == (2, 1, 1, 1, 0)
+    assert (table["bias"], table["bias_without"]) == (0.25, 0.125)
+    assert (table["median_abs_error"], table["median_abs_error_without"]) == (0.25, 0.125)
+    assert (source["s"]["bias"], source["s"]["bias_without"]) == (0.5, 0.25)
+    assert (source["t"]["bias"], source["t"]["bias_without"]) == (0.0, 0.0)
+
+
+def test_rows_that_only_one_of_both_predicts_count_on_its_side(moved):
+    table = moved(([1.0, 2.0], [1.5, 2.0]), ([1.0, np.nan], [1.25, np.nan]))
+    assert (table["n"], table["moved"], table["by_source"]) == (2, None, {})
+    assert (table["bias"], table["bias_without"]) == (0.25, 0.25)
 
 
 @pytest.mark.slow

@@ -134,6 +134,24 @@ def test_process_groups_say_the_ranks_of_a_collective(tmp_path):
     assert (one.op, one.size, one.ranks) == ("all_reduce", 400.0, 2)
 
 
+def test_the_annotation_around_its_launch_says_which_collective_a_kernel_is(tmp_path):
+    """Two launches within annotations, one after them, and a kernel from before the trace; all have one name that says nothing."""
+    span = {"ph": "X", "pid": 1, "tid": 1, "dur": 9}
+    events = [{**span, "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 1000}]
+    events += [
+        {**span, "cat": "user_annotation", "name": f"nccl:{name}", "ts": ts} for name, ts in [("all_reduce", 10), ("all_gather", 30)]
+    ]
+    for number, launch in enumerate([-1, 12, 32, 52]):
+        linked = {**span, "args": {"correlation": number}}
+        if launch >= 0:
+            events.append({**linked, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": launch, "dur": 2})
+        events.append({**linked, "cat": "kernel", "name": "ncclDevKernel_Generic", "pid": 0, "tid": 7, "ts": 100 + 10 * number})
+    path = tmp_path / "kineto.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}))
+    found = traced_collectives(graph_of(read_traces([path])).edges[0])
+    assert [found[work].op for work in sorted(found)] == ["collective", "all_reduce", "all_gather", "collective"]
+
+
 def varint(number):
     number &= (1 << 64) - 1
     low, high = number & 0x7F, number >> 7

@@ -107,6 +107,27 @@ def test_a_device_without_a_library_multiplies_as_products_do():
     assert costs.time[0, 0] > least.time[0, 0] > costs.flops[0, 0] / architecture.throughput["bf16"][0]
 
 
+@pytest.mark.parametrize(("ranks", "given", "others"), [(8, None, 7.0), (8, 3.0, 2.0), (16, None, 3.5)])
+def test_rows_of_other_ranks_that_are_multiplied_move_as_those_of_ones_own_by_hand(ranks, given, others):
+    """Ranks share 128 experts out, of which a token has eight: where all gather its rows, one of eight ranks has one of its own.
+
+    A library that multiplies half of the others reads and writes them before and behind both products, in two bytes; all weights once.
+    Of half a row a token it has as many tokens, which come with eight rows each.
+    """
+    tokens, architecture = 65536.0, device_architecture("h100-80gb")
+    sizes = QWEN | {"tokens": tokens, "ranks": float(ranks)} | ({} if given is None else {"given": given * tokens})
+    (table,) = kernel_tables((Experts(**sizes),), 2.0, narrow=False)
+    library = expert_library(architecture, ("triton-vllm",), "bf16").model_copy(update={"carried": 0.0, "passes": 0.0, "group": 1e9})
+    none, half = (
+        grouped_costs(table.sizes, library.model_copy(update={"multiplied": share}), architecture, "bf16").traffic[-1, 0, 0]
+        for share in (0.0, 0.5)
+    )
+    row = 2.0 * (QWEN["hidden"] + 2 * QWEN["inner"]) + 2.0 * (QWEN["inner"] + QWEN["hidden"])
+    weights = 128 / ranks * 3 * QWEN["hidden"] * QWEN["inner"] * 2.0
+    assert none == pytest.approx(weights + 8 / ranks * tokens * row, rel=3e-3)
+    assert half - none == pytest.approx(0.5 * others * tokens * row, rel=3e-3)
+
+
 def test_measured_layers_are_within_their_floor():
     table = moe_table(shipped()).to_dict()
     assert table["n"] >= 100

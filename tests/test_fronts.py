@@ -2,6 +2,7 @@
 """Fronts, ends of searches and starts: no search of the same effort, and no smaller space, does better."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from sampled import fewer
 
 import crossflow
 from crossflow.answers.search.driver import search
+from crossflow.answers.search.fronts import Front, spread
 from crossflow.answers.search.goals import Objective
 from crossflow.answers.search.problem import SearchProblem
 from crossflow.answers.search.settings import EvolutionSettings, GradientSettings
+from crossflow.answers.search.space import Range, Space
 from crossflow.answers.study.run import run_study
 from crossflow.answers.study.spaces import read_space
 from crossflow.base.errors import CrossflowError
@@ -53,6 +56,28 @@ def test_a_search_knows_the_divisions_of_its_template():
     known = SearchProblem(scenario=scenario, space=space, objectives=TIME).known()
     assert len(known) == 3  # the scenario's own, and the rows of two nodes with its memory
     assert np.unique(known.continuous, axis=1).shape[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("designs", "parents", "asked"),
+    [(3, 3, [8, 7, 6, 5, 4, 4]), (3, 2, [8, 9, 10, 11, 12, 13]), (40, 20, [8, 7, 6, 5, 4, 4]), (40, 19, [8, 9, 10, 11, 12, 13])],
+)
+def test_a_grid_becomes_finer_only_where_it_gives_fewer_parents_than_are_wanted(designs, parents, asked):
+    """Twenty are wanted all along, or all designs where there are fewer; six batches of a hundred trials are judged."""
+    line = np.linspace(0.1, 0.9, designs)
+    front = Front(designs=line[None], losses=np.stack([line, -line]), violation=np.zeros(designs), gain=np.ones(designs))
+    divisions, batches = [], []
+
+    class Watched(Front):
+        def parents(self, count):
+            divisions.append(count)
+            return front.take(np.arange(parents))
+
+    problem = SimpleNamespace(space=Space(ranges=(Range(path="x", low=0.0, high=1.0),)))
+    judge = SimpleNamespace(front=Watched(**vars(front)), oracle=SimpleNamespace(problem=problem), judged=batches.append)
+    spread(judge, 550, 20, np.random.default_rng(1))
+    assert divisions == asked
+    assert [trials.shape for trials in batches] == [(1, 100)] * 5 + [(1, 50)]
 
 
 @pytest.fixture

@@ -76,6 +76,11 @@ def test_choices_of_words_may_be_none_or_text(key):
     assert plan_of({"dp": 8, key: "+".join(words)}) == plan_of({"dp": 8, key: list(words)}) == plan_of(f"dp8-{key}:{'+'.join(words)}")
 
 
+def test_apart_may_be_all_or_none_or_some_layer_types():
+    for text, kinds in [(True, TYPES), (False, ()), ("none", ()), ("mlp", ("mlp",)), (["mlp", "attention"], ("attention", "mlp"))]:
+        assert plan_of({"dp": 8, "apart": text}).apart == kinds
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -628,11 +633,24 @@ def test_neighbours_divide_the_same_devices_and_are_one_change_away(text, model)
         assert names <= {"tp", "cp", "dp", "pp"} or len(names) <= 1
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_whole_experts_that_ranks_of_a_group_share_out_may_lie_far_apart(ranks):
+    plan = Plan(tp=8, ep=ranks, etp=1, sequence_parallel=True, distant=("experts",))
+    assert plan_problem(plan, EXPERTS, 64) is None
+
+
 def test_neighbours_lie_in_every_order():
     found = {plan.placement for plan in neighbouring_plans(plan_of("tp2-pp2-dp2"), MODEL, 64, node=8)}
     assert found == set(itertools.permutations(("tp", "dp", "pp")))
     alone = [plan for plan in neighbouring_plans(plan_of("tp2-dp4"), MODEL, 64, node=8) if plan.placement[0] != "tp"]
     assert [str(plan) for plan in alone] == ["tp2-dp4-placed:dp+tp+pp"]
+
+
+def test_a_degree_grows_by_the_smallest_factor_by_which_another_can_shrink():
+    """Eight replicas become four, and six become three: a prime factor of two goes to another degree, never more at once."""
+    for text, batch in [("dp8", 64), ("dp6", 48)]:
+        found = neighbouring_plans(plan_of(text), MODEL, batch, node=8)
+        assert {plan.cp for plan in found} == {plan.tp for plan in found} == {1, 2}
 
 
 def test_a_list_of_layers_stays_with_as_many_stages():

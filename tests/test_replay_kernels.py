@@ -123,6 +123,15 @@ def test_results_that_were_recorded_count():
     assert moved("aten::index", fp32(100, 8), (long(3),), out=(fp32(3, 8),)) == 4 * 24 + 24 + 4 * 24
 
 
+def test_the_gradient_of_a_table_is_as_large_as_its_result_or_as_the_number_of_its_rows():
+    """Five gradients of eight numbers fall into a table of a hundred rows; one of the two must be recorded."""
+    name, given = "aten::embedding_dense_backward", (fp32(5, 8), long(5))
+    (part,) = parts_of(name, TracedOperation((*given, 100)))
+    assert (part,) == parts_of(name, TracedOperation(given, (fp32(100, 8),)))
+    assert (part,) == parts_of(name, TracedOperation((*given, None), (fp32(100, 8),)))
+    assert parts_of(name, TracedOperation(given)) == "the size of its result was not recorded"
+
+
 @pytest.mark.parametrize(
     ("name", "args", "reason"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.evaluation.replay_statistics import confidence, half_of_mean, mean_inside, spread
+from crossflow.answers.evaluation.replay_statistics import confidence, half_of_mean, mean_inside, phases, spread
 from crossflow.answers.evaluation.replaying import engines_of, replayed_scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.rounds import layers_read
@@ -578,6 +578,15 @@ def test_overload_of_a_loop_is_told_as_overload():
     assert any("overload: requests spend" in note for note in found[600])
     assert not any("warm-up" in note for note in found[600])
     assert not any("overload" in note for note in found[16])
+
+
+def test_a_service_fills_and_empties_in_the_time_that_a_request_takes():
+    """A request a second for 1000 s, of 30 s each; where each takes longer than the one before, as many come in but fewer leave."""
+    arrival = np.arange(1001.0)
+    steady, growing = phases(arrival, arrival + 30.0), phases(arrival, 2.0 * arrival)
+    assert (steady.filled, steady.emptied, steady.grows) == (30.0, 30.0, False)
+    assert (growing.emptied, growing.grows) == (1000.0, True)
+    assert phases(arrival, np.where(arrival < 900.0, arrival + 30.0, np.nan)).emptied == 0.0  # the last answer comes at 929 s
 
 
 def test_requests_inside_are_counted_over_time():

@@ -249,6 +249,14 @@ def test_a_timeline_of_single_events_by_hand():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("held", "told"), [(50, "does not fit: two needs 50 GiB, 10 GiB more than the 40 GiB of a device"), (40, None)])
+def test_the_fullest_devices_say_how_much_more_they_need(held, told):
+    runs = [Run(device=i, stream=COMPUTE, name="all", start=0.0, end=1.0) for i in range(2)]
+    memory = [(np.array([0.0, 0.5]), 2.0**30 * np.array([most, 10])) for most in (30, held)]
+    devices = [Device(name=name, stage=0, ranks=[i]) for i, name in enumerate(("one", "two"))]
+    assert timeline_of(runs, devices, title="", total=1.0, node=2, memory=memory, capacity=40 * 2.0**30).overfull == told
+
+
 # ------------------------------------------------------------------------------------------ oracle
 
 
