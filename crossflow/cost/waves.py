@@ -175,7 +175,8 @@ def _wave_times(
     per_flop, per_element = units / rate, widening * units
     shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element, *_of_library(architecture, own)).shape
     best = np.full(shape, np.inf)
-    compute, cache, both, drawn, again = np.zeros((5, *shape))
+    compute, cache, both, drawn = np.zeros((4, *shape))
+    taken = np.full(shape, -1)  # place of the best choice, -1 where a product never ends
     widens = bool(widening.any())
     late = (widening > 0.0) & earlier
     if widens and earlier:
@@ -199,9 +200,8 @@ def _wave_times(
         panels = blocks * depth * ((rows + columns * second) * element) / cache_rate
         if own is not None:
             panels = panels + blocks * (rows * columns) * (own.stored / cache_rate)
-            more = batch * overflow(m, n, k, rows, columns * second, columns, element, architecture, own)
         time = score = _fourth(waves) + _fourth(panels)
-        wanted = [(compute, waves), (cache, panels)] if own is None else [(compute, waves), (cache, panels), (again, more)]
+        wanted = [(compute, waves), (cache, panels)]
         if widens:
             draws = power + divide(blocks * depth * columns * widening, architecture.power_clock)
             score = np.where(late & (rows > EARLIER_ROWS), np.inf, time + _fourth(draws))
@@ -215,11 +215,16 @@ def _wave_times(
         least = score.take(chosen)
         better = least < best
         np.copyto(best, least, where=better)
+        np.copyto(taken, first + start, where=better)
         for kept, all_ in wanted:
             np.copyto(kept, (all_ if all_.shape == score.shape else np.broadcast_to(all_, score.shape)).take(chosen), where=better)
     if not widens:
         both, drawn = best, power
     third = drawn * drawn * drawn
+    again = np.zeros(shape)
+    if own is not None:  # of the best tile alone: no choice depends on it
+        rows, columns = choices[:2, taken, 0, 0]
+        again = np.where(taken < 0, 0.0, batch * overflow(m, n, k, rows, columns * second, columns, element, architecture, own))
     return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third)), again
 
 

@@ -129,13 +129,17 @@ def _row(scenario: Scenario, score: Score, kept: dict[str, Scenario], *, strict:
     try:
         parts = parts_of(scenario)
         if parts.rollout is not None:  # points that differ in training alone have one service, which is replayed once
-            key = json.dumps(parts.rollout.document.data, sort_keys=True, default=str)
-            parts = replace(parts, rollout=kept.setdefault(key, parts.rollout))
+            parts = replace(parts, rollout=kept.setdefault(_said(parts.rollout), parts.rollout))
         return job_row(scenario, score, parts)
     except CrossflowError as error:
         if strict:
             raise
         return JobRow(problem=_plain(str(error)))
+
+
+def _said(scenario: Scenario) -> str:
+    """What a part of a job says, equal for those that differ in name alone."""
+    return json.dumps(scenario.document.data, sort_keys=True, default=str)
 
 
 def _plain(sentence: str) -> str:
@@ -312,7 +316,9 @@ def iteration_of(scenario: Scenario, score: Score, parts: JobParts | None = None
 
     job, parts = scenario.post_training, parts or parts_of(scenario)
     assert job is not None
-    scores = {name: evaluate(one) for name, one in parts.passes.items()}
+    different = {_said(one): one for one in parts.passes.values()}  # the policy before a step passes as its reference does
+    known = {said: evaluate(one) for said, one in different.items()}
+    scores = {name: known[_said(one)] for name, one in parts.passes.items()}
     trained = {name: evaluate(one) for name, one in parts.trained.items()}
     for name, one in (*scores.items(), *trained.items()):
         if not one.feasible[0]:

@@ -6,6 +6,7 @@ radix tree of SGLang (Zheng et al., NeurIPS 2024, Sec. 3) finds the same prefixe
 
 from __future__ import annotations
 
+import bisect
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -95,7 +96,9 @@ class PrefixCache:
 
     def keep(self, hashes: Sequence[int]) -> None:
         """Blocks that a request leaves behind lie idle from now on; the last of them is given up first."""
-        for block in reversed(hashes):
+        asked = bisect.bisect(hashes, False, key=lambda block: block < 0)
+        self.idle.update(dict.fromkeys(reversed(hashes[asked:])))  # nobody asks for them, so that they lie nowhere yet
+        for block in reversed(hashes[:asked]):
             if block not in self.used:
                 self.idle[block] = None
                 self.idle.move_to_end(block)
