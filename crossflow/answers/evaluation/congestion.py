@@ -11,8 +11,6 @@ import numpy as np
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.layered import own_laid
-from crossflow.answers.evaluation.programs import placed
-from crossflow.answers.evaluation.recommendation import step_program
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import plain
@@ -129,6 +127,10 @@ def _of_plan(scenario: Scenario) -> tuple[Slowed, SharedStreams]:
 
 def _of_program(scenario: Scenario) -> Slowed:
     """What collectives of a program lose."""
+    # With what runs programs and shards tables, which few congested steps need, and no other.
+    from crossflow.answers.evaluation.programs import placed
+    from crossflow.answers.evaluation.recommendation import step_program
+
     program = step_program(scenario)
     own = None if scenario.stack is None else scenario.stack.peer_all_reduce
     wires = Wires(network=scenario.system.network, architecture=scenario.architecture, node=scenario.nodes[0], all_reduce=own)

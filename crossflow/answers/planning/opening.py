@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.answers import scenario
-from crossflow.answers.planning.planner import plan
 from crossflow.answers.scenario import AutoStrategy, Scenario, resolved, scenario_document, spelled_out, steady
 from crossflow.answers.sections import model_name
 from crossflow.base import files
@@ -192,6 +191,8 @@ def _with(document: Document, strategy: str) -> Document:
 
 def _chosen(document: Document, base: Path | None, name: str, like: Scenario | None) -> Scenario:
     """The scenario with the fastest of the strategies that fit, with memory to spare where any has; the nearest where none fits."""
+    from crossflow.answers.planning.planner import plan  # which scenarios that say their strategy do not wait for
+
     anything = resolved(_with(document, ANY), base, name, like)
     if isinstance(anything.workload, ProgramSpec):
         raise document.error(("strategy",), GIVEN)
