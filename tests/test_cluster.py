@@ -146,7 +146,9 @@ def test_a_scenario_in_a_file_and_post_training(tmp_path):
     iteration = crossflow.predict({**tuned, "system": {**SYSTEM, "nodes": None, "devices": 8}}).job["iteration_time_s"]
     assert found.found.jobs.devices.tolist() == [8, 8]
     assert found.found.jobs.time.tolist() == pytest.approx([3600.0, 10 * iteration])
-    assert any("rated power" in note for note in found.notes)
+    energy = crossflow.predict({**tuned, "system": {**SYSTEM, "nodes": None, "devices": 8}}).job["energy_j"]
+    assert not any("rated power" in note for note in found.notes)
+    assert found.found.jobs.power[1] >= energy / iteration / 8
 
 
 # ------------------------------------------------------------------------------------------ every field
