@@ -146,7 +146,9 @@ def test_a_scenario_in_a_file_and_post_training(tmp_path):
     iteration = crossflow.predict({**tuned, "system": {**SYSTEM, "nodes": None, "devices": 8}}).job["iteration_time_s"]
     assert found.found.jobs.devices.tolist() == [8, 8]
     assert found.found.jobs.time.tolist() == pytest.approx([3600.0, 10 * iteration])
-    assert any("rated power" in note for note in found.notes)
+    energy = crossflow.predict({**tuned, "system": {**SYSTEM, "nodes": None, "devices": 8}}).job["energy_j"]
+    assert not any("rated power" in note for note in found.notes)
+    assert energy / iteration <= found.found.jobs.power[1] < 2.5 * energy / iteration  # with the hosts
 
 
 # ------------------------------------------------------------------------------------------ every field
@@ -260,6 +262,7 @@ def test_no_field_is_forgotten():
         ({"carbon_by_hour": ["1 g/kWh"]}, "carbon_by_hour: system.operation.carbon_intensity says it too"),
         ({**GANG, "jobs": [{**LONG, "checkpoint": {"load": "1 h"}}]}, "scheduler.quantum: a slice must be longer than the 3600 s"),
         ({"devices": 8}, "unknown key 'devices'"),
+        ({"carbon_by_hour": []}, "carbon_by_hour: expected at least 1 entry, got []"),
     ],
 )
 def test_what_has_no_meaning_is_refused_in_a_sentence(change, sentence):
@@ -281,6 +284,11 @@ def test_what_changes_nothing_or_is_assumed_is_noted(change, scheduler, words):
     job = {key: value for key, value in {**LONG, **change}.items() if value is not None}
     assert any(words in note for note in cluster(jobs=[job], scheduler=scheduler).notes)
     assert not cluster(jobs=[LONG]).notes
+
+
+def test_a_backfill_that_looks_at_no_later_job_is_first_come():
+    none, first = (cluster(scheduler=one).found for one in ({"kind": "backfill", "depth": 0}, "fifo"))
+    assert np.array_equal(none.start, first.start)
 
 
 def test_a_cluster_is_no_scenario_and_a_scenario_no_cluster(tmp_path, capsys):

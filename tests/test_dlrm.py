@@ -99,7 +99,7 @@ def test_a_list_of_widths_chains_the_layers():
 
 
 WRONG = [
-    ({"tables": []}, "tables", "tuple should have at least 1 item after validation, not 0, got []"),
+    ({"tables": []}, "tables", "expected at least 1 entry, got []"),
     ({"bottom": {"layers": 3}}, "bottom", "expected a list of widths, or layers and width of square layers"),
     ({"interaction": {"kind": "transformer", "layers": 2}}, "interaction", "a transformer needs heads, width, ffn, sequence"),
     ({"interaction": {"kind": "dot", "layers": 2}}, "interaction", "only a transformer has layers, not dot"),

@@ -13,6 +13,7 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.tornado import tornado
 from crossflow.answers.explanation.trials import BASE, factor_moves
 from crossflow.base.errors import CrossflowError
+from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.explain import sections
 
@@ -86,9 +87,55 @@ def test_what_numbers_do_to_the_phases_is_exact_where_nothing_is_written():
     moves = factor_moves([number], (1.1,))
     found = iteration_of(scenario, crossflow.evaluate(scenario))[0]
     estimates = _estimates(scenario, found, [number], moves)
-    assert estimates[BASE] == pytest.approx(explained("dpo").value, rel=1e-12)
+    assert estimates[BASE].value == pytest.approx(explained("dpo").value, rel=1e-12)
     times = crossflow.evaluate(scenario, {number.path: [move[number.path] for move in moves.values()]})["job.iteration_time_s"]
-    assert [estimates[key] for key in moves] == pytest.approx(times.tolist(), rel=1e-9)
+    assert [estimates[key].value for key in moves] == pytest.approx(times.tolist(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_pairs_are_those_of_a_prediction_with_both_numbers_changed(name):
+    first = explained(name).pairs[0]
+    assert len(first.changes) == 2
+    after = iteration(JOBS[name], [change.to_dict()["set"] for change in first.changes])
+    assert after == pytest.approx(first.value, rel=1e-6)
+    assert first.gain > max(one.gain for one in explained(name).what_ifs if one.factor == first.factor)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_spans_are_those_of_predictions_at_both_ends(name):
+    """To the bytes that pass between trainers and engines, whose time is left as it is."""
+    found = explained(name)
+    widest = sorted(found.swings, key=lambda one: -abs(one.at_high - one.at_low))[:2]
+    for one in widest:
+        ends = [iteration(JOBS[name], [f"{one.path}={show(value, one.unit, 15)}"]) for value in (one.low, one.high)]
+        assert [one.at_low, one.at_high] == pytest.approx(ends, rel=1e-5)
+
+
+def test_a_number_leads_until_its_next_percent_brings_half():
+    found = explained("beside")
+    (end,) = (one for one in found.next_bottlenecks if one.path == "system.network.host.bandwidth")
+    (value,) = (n.value for n in parameters(crossflow.from_dict(BESIDE)) if n.path == end.path)
+
+    def slope(factor):
+        one, more = (iteration(BESIDE, [f"{end.path}={show(value * by, 'B/s', 15)}"]) for by in (factor, factor * 1.01))
+        return 1 - more / one
+
+    if end.because == "another resource":
+        assert explained("beside").bound
+        assert end.bound_by != next(iter(found.bound))
+    else:
+        assert slope(end.factor) < 0.55 * slope(1.0)
+        assert slope(end.factor / 1.1) > 0.45 * slope(1.0)
+
+
+def test_spans_of_rates_fall_where_times_rise():
+    scenario = crossflow.from_dict(DPO)
+    rates = {one.path: one for one in crossflow.explain(scenario, "job.samples_per_second").swings}
+    value = crossflow.predict(scenario).job["samples_per_second"]
+    assert rates
+    for one in explained("dpo").swings:
+        assert rates[one.path].at_high / value == pytest.approx(explained("dpo").value / one.at_high, rel=1e-9)
+    assert not crossflow.explain(scenario, "job.energy_j").swings
 
 
 def test_a_tenth_of_the_price_is_a_tenth_of_the_money():
@@ -104,7 +151,7 @@ def test_it_is_told_as_other_explanations_are():
         told = explained(name).to_dict()
         assert told["objective"] == "job.iteration_time_s"
         assert len(told["elasticities"]) == len(explained(name).table()["path"])
-        assert not tornado(explained(name)).rows
+        assert tornado(explained(name)).rows[0].path in {one.path for one in explained(name).swings}
         page.emit(*sections(explained(name), 10))
 
 

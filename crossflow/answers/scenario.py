@@ -71,6 +71,7 @@ from crossflow.parallel.strategy.reading import (
 )
 from crossflow.parallel.transform import transform
 from crossflow.program.program import Program
+from crossflow.workload.dlrm import Dlrm
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.graph import Graph
 from crossflow.workload.huggingface import CONFIG
@@ -82,6 +83,7 @@ from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
 from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.transformer import Transformer
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
@@ -522,14 +524,21 @@ def _strategy_problem(document: Document, error: StrategyError) -> Problem:
     return document.problem(document.blamed(section, message), message)
 
 
-def check_strategy(scenario: Scenario) -> None:
-    """Raise StrategyError when the strategy of a scenario cannot divide its workload."""
-    if isinstance(scenario.strategy, Mesh):
+def check_strategy(
+    scenario: Scenario, strategy: Plan | Hierarchy | None = None, sized: Sized | None = None, model: Transformer | Dlrm | None = None
+) -> None:
+    """Raise StrategyError when a strategy cannot divide the workload of a scenario.
+
+    strategy, sized : another one than the scenario's own, and other dimensions of its workload; `model` where it is at hand.
+    """
+    if strategy is None and isinstance(scenario.strategy, Mesh):
         scenario.program()
         return
-    problem = _undivided(scenario, scenario.strategy)
+    chosen = scenario.strategy if strategy is None else strategy
+    assert not isinstance(chosen, Mesh)  # which is a scenario's own
+    problem = _undivided(scenario, chosen, sized, model)
     if problem is not None:
-        raise StrategyError(f"strategy {scenario.strategy_text}: {problem}")
+        raise StrategyError(f"strategy {scenario.strategy_text if strategy is None else strategy}: {problem}")
 
 
 def requests_of(scenario: Scenario) -> RequestTrace:
@@ -590,11 +599,14 @@ def strategy_of(scenario: Scenario, written: str | Mapping[str, Any]) -> AnyStra
         return read_strategy(with_schedule(written, scenario.base), scenario.workload, scenario.system)
 
 
-def _undivided(scenario: Scenario, strategy: Plan | Hierarchy) -> str | None:
-    """Why a strategy cannot divide the layered model of a scenario, None where it can."""
+def _undivided(
+    scenario: Scenario, strategy: Plan | Hierarchy, sized: Sized | None = None, model: Transformer | Dlrm | None = None
+) -> str | None:
+    """Why a strategy cannot divide the layered model of a scenario, which may be `sized` otherwise; None where it can."""
+    workload, nodes = (scenario.workload, scenario.nodes) if sized is None else (sized.workload, sized.nodes)
     return strategy_problem(
-        strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
-        hosted=scenario.system.host is not None, tiered=scenario.tiered, kinds=scenario.system.kinds,
+        strategy, workload, nodes, balanced=scenario.balanced, elements=scenario.elements, hosted=scenario.system.host is not None,
+        tiered=scenario.tiered, kinds=(scenario if sized is None else sized).system.kinds, model=model,
     )  # fmt: skip
 
 

@@ -52,6 +52,7 @@ EXPECTED = {  # by what pydantic calls a value of another type
     "tuple_type": "a list", "list_type": "a list", "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
 }  # fmt: skip
 _MAPPING = {"mapping_type", "dict_type", "model_type"}  # of them those of a mapping
+_COUNTED = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}  # lists
 # What YAML 1.2 knows as printable, Sec. 5.1.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 KEPT = 1 << 18  # characters of a file whose text and data are kept, for scenarios name the same ones again and again
@@ -509,6 +510,10 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         message = _one_of(str(detail["ctx"]["expected_tags"]), detail["ctx"]["tag"])
     elif kind == "literal_error":
         message = _one_of(str(detail.get("ctx", {}).get("expected", "")), given)
+    elif kind in _COUNTED:
+        word, key = _COUNTED[kind]
+        count = detail["ctx"][key]
+        message = f"expected {word} {count:,} {'entry' if count == 1 else 'entries'}, got {shape}"
     elif kind in _MAPPING:
         message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:

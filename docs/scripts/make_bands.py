@@ -17,6 +17,9 @@ from crossflow.answers.bands import FILE, PAIRS
 from crossflow.evidence.validation.bands import coverage, judged, left_out, lines, pairs, unseen_coverage, written, written_pairs
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.kept import KeptTables
+from crossflow.evidence.validation.post_training import post_training_table
+
+ITERATIONS = Path(__file__).parents[2] / "tests" / "data"  # with all rows of post_training.csv
 
 
 def main() -> int:
@@ -27,12 +30,14 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail where the file differs")
     arguments = parser.parse_args()
     kept = KeptTables.of(arguments.keep, arguments.data) if arguments.keep else None
-    rows, late = list(judged(validate(arguments.data, whole=True, kept=kept).tables)), left_out(arguments.data, kept)
+    tables = [table for table in validate(arguments.data, whole=True, kept=kept).tables if table.name != "post_training"]
+    rows, late = list(judged(tables)), left_out(arguments.data, kept)
+    iterations = list(judged([post_training_table(ITERATIONS)]))  # of several versions of one trainer, which are no pairs
     for title, found in (("of other models and shapes", coverage(rows)), ("of a chip that nobody fitted", unseen_coverage(late))):
         for one in found:
             on = f" on {one.chip}" if one.chip else ""
             sys.stdout.write(f"{one.kind}{on}: {100 * one.share:.1f} % of {one.n:,} rows {title} lie within their 90 % band\n")
-    texts = {FILE: written(lines([*rows, *late])), PAIRS: written_pairs(pairs(rows, late))}
+    texts = {FILE: written(lines([*rows, *iterations, *late])), PAIRS: written_pairs(pairs(rows, late))}
     if arguments.check:
         return int(any(file.read_text(encoding="utf-8") != text for file, text in texts.items()))
     for file, text in texts.items():

@@ -11,7 +11,6 @@ import numpy as np
 from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.lasting import interrupted
-from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.planning.opening import from_dict
 from crossflow.answers.scenario import Scenario, check_strategy, scenario_document, spelled_out
@@ -120,19 +119,20 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
 
 def _predicted(spec: JobsSpec, scenario: Scenario, score: Score) -> ClusterJobKind:
     """Devices, time and power of a job by the prediction of its scenario."""
+    from crossflow.answers.evaluation.post_training import whole_trust  # with iterations, which few jobs need
+
     system, device = scenario.system, scenario.architecture
     devices, notes = float(score.devices[0]), list[str]()
     if scenario.post_training is not None:
         devices = float(score.job["devices"][0])
         time = None if spec.steps is None else spec.steps * float(score.job["iteration_time_s"][0])
-        rated = operation_of(system, device).device_power
-        assert rated is not None
-        power = wall_power(system, device, rated)
-        notes.append("the power of post-training is not predicted; rated power is taken")
+        power = wall_power(system, device, score.job["energy_j"] / score.job["iteration_time_s"] / score.job["devices"])
     else:
         time = float(score.run["time_s"][0]) if scenario.run is not None else None
         power = wall_power(system, device, score.energy / score.step_time / score.devices)
-    found = ClusterJobKind(devices=round(devices), time=time, power=power, scenario=scenario, trust=trust(scenario), notes=tuple(notes))
+    found = ClusterJobKind(
+        devices=round(devices), time=time, power=power, scenario=scenario, trust=whole_trust(scenario), notes=tuple(notes)
+    )
     if time is None and spec.time is None:
         cure = "steps: 1000" if scenario.post_training is not None else "its run, such as run: {tokens: 1.0e12}"
         raise CrossflowError(f"scenario: nothing says how long it runs; give {cure}, or time of the job")

@@ -41,6 +41,7 @@ from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.spec import GemmSpec, TransformerSpec
 
 PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
+ITERATIONS = "post-training of"  # iterations that write answers, by what follows "training of" in the kind of their policy
 # Of a scenario's system, what leaves the device itself as it is in its template.
 AROUND = {
     "template", "name", "title", "notes", "devices", "nodes", "devices_per_node", "devices_per_host", "max_nodes", "network", "host",
@@ -60,6 +61,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "expert kernels": ("kernels",),
     "exchanges of experts": ("kernels",),
     "kernels of training": ("gemm",),
+    ITERATIONS: ("training",),
 }
 # Fields of a transformer whose models are a kind of their own, and what they are called.
 UNMEASURED: Mapping[str, str] = {
@@ -104,6 +106,15 @@ def kind_of(workload: Workload) -> str:
     if service:
         return TOKENS if workload.step == "decode" else PROMPTS
     return "training of dense language models" if workload.experts is None else "training of mixtures of experts"
+
+
+def iterations_of(step: Likeness) -> Likeness:
+    """What iterations that write answers are like, whose training step is like this; of their engines and scale no more is known.
+
+    >>> iterations_of(Likeness(kind="training of mixtures of experts", device="h100-sxm", stack="nemo", scale="9 to 128 devices")).text
+    'post-training of mixtures of experts on h100-sxm'
+    """
+    return replace(step, kind=step.kind.replace("training of", ITERATIONS, 1), stack="", experts="", load="", scale="")
 
 
 def featured(keys: Collection[str]) -> str:
@@ -311,9 +322,12 @@ def trusts(scenario: Scenario) -> dict[str, Trust]:
     return {**found, "energy": watts}
 
 
-def told_trust(scenario: Scenario) -> dict[str, Any]:
-    """Trust of a scenario as plain data; the band is under `error_band`, and `error_band_reason` says why there is none."""
-    run, found = likeness(scenario), trust(scenario)
+def told_trust(scenario: Scenario, whole: Trust | None = None) -> dict[str, Any]:
+    """Trust of a scenario as plain data; the band is under `error_band`, and `error_band_reason` says why there is none.
+
+    whole : trust of what is told, where that is more than a step.
+    """
+    run, found = likeness(scenario), whole or trust(scenario)
     told: dict[str, Any] = {"trust": found.level, "trust_text": found.text, "trust_reason": found.reason or None}
     told["trust_of"] = {name: one.to_dict() for name, one in trusts(scenario).items()}
     if found.band is None:

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.points import chosen_of, groups, variant
-from crossflow.answers.scenario import COUNTS, Scenario, Sized, resized
+from crossflow.answers.scenario import COUNTS, Scenario, Sized, check_strategy, resized
 from crossflow.base.arrays import Array, Index, python
-from crossflow.base.errors import CrossflowError, StrategyError
+from crossflow.base.errors import CrossflowError
 from crossflow.engine.loops import COPIES
 from crossflow.hardware.architecture.switching import of_their_number
 from crossflow.hardware.technology.library import Choice
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, Workload, strategy_problem
+from crossflow.parallel.strategy.reading import ANY, Workload
 from crossflow.parallel.transform import assign_stages, divided
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
@@ -90,28 +90,12 @@ def own_members(scenario: Scenario, n: int = 1) -> Members:
     """What n points compute that all are the scenario's own; StrategyError where its strategy does not divide its workload."""
     workload = scenario.workload
     if isinstance(workload, Layered):
-        check_strategy(scenario, scenario.strategy, workload, scenario.nodes)  # type: ignore[arg-type] # of a layered model
+        check_strategy(scenario)
         job: Job | DlrmJob | Program = _job(scenario, workload)
     else:
         job = scenario.program(unrolled=scenario.shares_devices)
     which, strategies = np.zeros(n, dtype=np.intp), (scenario.strategy,) * n
     return Members(workloads=(workload,), nodes=(scenario.nodes,), which=which, strategies=strategies, job=job, own=True)
-
-
-def check_strategy(
-    scenario: Scenario, strategy: Plan | Hierarchy, workload: Layered, nodes: tuple[int, int], job: Job | DlrmJob | None = None,
-    kinds: tuple[int, ...] | None = None,
-) -> None:  # fmt: skip
-    """StrategyError for a strategy that cannot divide a workload on nodes of a scenario's devices; its `job` where it is at hand, and the
-    devices of each kind where their numbers differ from the scenario's.
-    """
-    problem = strategy_problem(
-        strategy, workload, nodes, balanced=scenario.balanced, elements=scenario.elements, hosted=scenario.system.host is not None,
-        tiered=scenario.tiered, kinds=scenario.system.kinds if kinds is None else kinds,
-        model=None if job is None else job.model,
-    )  # fmt: skip
-    if problem is not None:
-        raise StrategyError(f"strategy {strategy}: {problem}")
 
 
 Batch = tuple[Scenario, Members, Index]  # a scenario, what its points compute, and which points they are
@@ -322,5 +306,5 @@ def _own(base: Scenario, written: str) -> Plan | Hierarchy:
 def _checked(base: Scenario, sized: Sized, job: Job | DlrmJob | None, written: Any) -> Plan | Hierarchy:
     """What a strategy means for dimensions of a scenario's workload, which it divides; an error where it does not."""
     strategy = sized.strategy(written)
-    check_strategy(base, strategy, sized.workload, sized.nodes, job, sized.system.kinds)  # type: ignore[arg-type] # of a layered model
+    check_strategy(base, strategy, sized, None if job is None else job.model)
     return strategy

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.bands import LEVELS
+from crossflow.answers.bands import FIGURES_OF_A_BAND, LEVELS, Trust
 from crossflow.answers.evaluation.common import Fleet, drawn_energy, rents
 from crossflow.answers.evaluation.continued import Continued, continued
 from crossflow.answers.evaluation.figures import operation, whole_run
+from crossflow.answers.evaluation.job_trust import job_trust
 from crossflow.answers.evaluation.layered import machine
-from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.evaluation.likeness import told_trust, trust
 from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
@@ -40,7 +41,6 @@ from crossflow.program.groups import Group
 from crossflow.workload.requests.post_training import FurtherModelSpec, PostTrainingSpec, RolloutSpec
 from crossflow.workload.spec import TransformerSpec
 
-MOST_TRUSTED = "extrapolated"  # of jobs that write answers: iterations were compared with few published ones, whose lengths are not known
 OF_TRAINING = ("adapters", "frozen", "uneven")  # keys of a workload that neither forward passes nor engines have
 OF_STEPS = ("sequence", "global_batch", "task")  # keys that say what a step computes
 APART = ("job", "run", "requests", "workload", "strategy", "software", "placement", "name", "title", "notes")
@@ -78,13 +78,16 @@ class JobParts:
         return {**self.passes, **trained, **({} if self.rollout is None else {"rollout": self.rollout})}
 
 
+UNTRUSTED = Trust(level="unknown", band=None)  # of what does not run
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
     """What comes of a job at one point; `problem` says why it cannot run."""
 
     problem: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
-    level: int = 0  # the lowest trust of its parts, as a place in `LEVELS`
+    trust: Trust = UNTRUSTED
     notes: tuple[str, ...] = ()
 
 
@@ -94,19 +97,23 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
     rows = [_row(one, score.take([i]), kept, strict=strict) for i, one in enumerate(scenarios)]
     reasons = tuple(dict.fromkeys((*score.reasons, *(row.problem for row in rows if row.problem))))
     names = dict.fromkeys(["iteration_time_s", *(name for row in rows for name in row.figures)])
-    job = scenarios[0].post_training
-    assert job is not None  # the caller has looked
-    known = {} if job.rolls_out else score.error_band  # whose bands are of training steps alone
     made = score.having(
-        error_band=known, job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
+        error_band=_bands([row.trust for row in rows]),
+        job={name: np.array([row.figures.get(name, np.nan) for row in rows], dtype=float) for name in names},
         feasible=np.array([ok and not row.problem for ok, row in zip(score.feasible.tolist(), rows, strict=True)]),
-        reasons=reasons, trust=np.minimum(score.trust, [row.level for row in rows]),
+        reasons=reasons, trust=np.array([LEVELS.index(row.trust.level) for row in rows]),
         reason=np.array([
             reasons.index(row.problem) if code < 0 and row.problem else code
             for code, row in zip(score.reason.tolist(), rows, strict=True)
         ]),
     )  # fmt: skip
     return made.having(run=_runs(made, scenarios)) if scenarios[0].run is not None else made
+
+
+def _bands(found: Sequence[Trust]) -> dict[str, Array]:
+    """Figures of the bands of iterations by name, shape (n,); nothing where none has one."""
+    known = [one.figures or {} for one in found]
+    return {name: np.array([one.get(name, np.nan) for one in known]) for name in FIGURES_OF_A_BAND} if any(known) else {}
 
 
 def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
@@ -307,7 +314,7 @@ def job_row(scenario: Scenario, score: Score, parts: JobParts | None = None) -> 
     if "cost_usd" in figures:
         figures["usd_per_million_tokens"] = 1e6 * figures["cost_usd"] / (figures["tokens_per_second"] * figures["iteration_time_s"])
     figures["memory_bytes"] = max(peaks_of(found.held, found.rollout, offload=job.offload).values())
-    return JobRow(figures=figures, level=LEVELS.index(job_trust(scenario)), notes=_notes(scenario, found.rollout))
+    return JobRow(figures=figures, trust=whole_trust(scenario), notes=_notes(scenario, found.rollout))
 
 
 def iteration_of(scenario: Scenario, score: Score, parts: JobParts | None = None) -> tuple[Iteration | None, str]:
@@ -606,7 +613,7 @@ def told_job(scenario: Scenario, score: Score) -> dict[str, Any]:
     assert scenario.post_training is not None
     return {
         "kind": scenario.post_training.kind, **rest, "phases_s": phases, "bound_by": _bound(scenario.post_training, phases),
-        "trust": LEVELS[int(score.trust[0])],
+        **told_trust(scenario, whole_trust(scenario)),
         "trust_of": {name: trust(one).to_dict() for name, one in parts_of(scenario).named.items()},
     }  # fmt: skip
 
@@ -621,8 +628,12 @@ def _bound(job: PostTrainingSpec, phases: Mapping[str, float]) -> str:
     return max(of, key=lambda name: of[name])
 
 
-def job_trust(scenario: Scenario) -> str:
-    """The level of trust of a job: that of its least trusted part."""
-    parts = parts_of(scenario)
-    levels = [*(trust(one).level for one in (scenario, *parts.named.values())), *([MOST_TRUSTED] if parts.rollout else [])]
-    return LEVELS[min(map(LEVELS.index, levels))]
+def whole_trust(scenario: Scenario, *, changed: bool = False, farther: bool = False) -> Trust:
+    """How far the figures of a scenario can be trusted: those of the iteration of a job, of another scenario those of its step.
+
+    changed, farther : of a step, as `crossflow.answers.evaluation.likeness.trust` has them.
+    """
+    job = scenario.post_training
+    if job is None:
+        return trust(scenario, changed=changed, farther=farther)
+    return job_trust(scenario, parts_of(scenario).named, writes=job.rolls_out)

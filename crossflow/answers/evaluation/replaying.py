@@ -14,9 +14,8 @@ import numpy as np
 from crossflow.answers.evaluation.common import NO_BANDWIDTH, Fleet, drawn_energy
 from crossflow.answers.evaluation.fleets import capacity, check_fleet, coupled, failures_of, scaling_of
 from crossflow.answers.evaluation.layered import machine, pool_machine, pool_of_experts
-from crossflow.answers.evaluation.members import check_strategy
 from crossflow.answers.evaluation.serving import service_of
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, check_strategy
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
@@ -230,7 +229,7 @@ def engines_of(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
         raise CrossflowError(OF_A_SERVICE.format(task=getattr(workload, "task", workload.model)))
     assert isinstance(plan, Plan)  # a transformer has one
     assert scenario.stack is not None  # and software
-    check_strategy(scenario, plan, workload, scenario.nodes)
+    check_strategy(scenario)
     check_fleet(scenario, trace)
     return _engines(scenario, _as_cached(scenario, trace))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation.likeness import told_trust
 from crossflow.answers.explanation.parameters import Parameter, ParameterGroup
 from crossflow.answers.scenario import Scenario
@@ -199,8 +200,12 @@ def phases_of(score: Score, point: int) -> dict[str, float]:
 
     Where engines write while the policy trains, those of the pool that takes longer, and the transfer of weights between both.
     """
-    whole = float(score.job["iteration_time_s"][point])
     named = {name[6:-2]: float(times[point]) for name, times in score.job.items() if name.startswith("phase.")}
+    return waited_for(named, float(score.job["iteration_time_s"][point]))
+
+
+def waited_for(named: Mapping[str, float], whole: float) -> dict[str, float]:
+    """Of the phases of an iteration, those that add up to it. [s]"""
     phases = {name: time for name, time in named.items() if time > 0}
     if sum(phases.values()) <= whole * (1 + ROUNDING) or math.isnan(whole):
         return phases
@@ -274,6 +279,7 @@ class Explanation(PlainData, Tabular):
     counts : what a throughput counts: tokens, or samples where the workload has none.
     uses : by path what waits for links and memories that gain little, and what hides it, if they were half as good.
     notes : sentences on how to read this.
+    trust : how far its times can be trusted: those of a step, or of the iteration of a job.
     reliability : what a tenth less of each part of an interrupted run gains of its time, largest first: rates, times of detection and of
         repair by cause, restart, saving; none where nothing interrupts it. [1]
     """
@@ -300,6 +306,7 @@ class Explanation(PlainData, Tabular):
     counts: Literal["tokens", "samples"]
     uses: Mapping[str, Use]
     notes: tuple[str, ...]
+    trust: Trust
     reliability: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -325,7 +332,7 @@ class Explanation(PlainData, Tabular):
             "value": self.value,
             "feasible": self.feasible,
             "reason": self.reason,
-            **told_trust(self.scenario),
+            **told_trust(self.scenario, self.trust),
             "bound_by": [{"resource": name, "share": share} for name, share in self.bound.items()],
             "step": STEP,
             "fine_step": FINE_STEP,

@@ -2,7 +2,7 @@
 
 A rollout is replayed anew for each number that is tried, which takes most of the time. So numbers are first put in order by what they do
 to each phase in a batch: to passes and training steps as these are, to the rollout as to a service in steady state. The first of them are
-then tried with all that an iteration has.
+then tried with all that an iteration has, and the best in pairs. How far each leads, and what it does over its range, is told by phases.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.post_training import Iteration, iteration_of, parts_of, step_of, whole_of
-from crossflow.answers.explanation.answers import Effect, Explanation, WhatIf, paces, phases_of
+from crossflow.answers.evaluation.post_training import Iteration, iteration_of, parts_of, step_of, whole_of, whole_trust
+from crossflow.answers.explanation.answers import Effect, Explanation, NextBottleneck, Swing, WhatIf, paces, phases_of, waited_for
 from crossflow.answers.explanation.decisions import better_moves, better_strategies
 from crossflow.answers.explanation.designs import Design
+from crossflow.answers.explanation.farther import next_bottleneck, pairs, range_moves, range_of, scan_moves, swing
 from crossflow.answers.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
 from crossflow.answers.explanation.trials import (
     BASE,
@@ -33,20 +34,22 @@ from crossflow.answers.explanation.trials import (
     strategies_of,
 )  # fmt: skip
 from crossflow.answers.scenario import Scenario, steady
-from crossflow.answers.score import Score
+from crossflow.answers.score import Score, larger_is_better
 from crossflow.base.arrays import Array
 from crossflow.hardware.architecture.template import GeneratedSystem
 
 TRIED = 8  # numbers that are tried with all that an iteration has
-FARTHER, DOUBLED = 3, 2.0  # numbers that are improved further, and by how much
-LINKS = ("system.network.intra.bandwidth", "system.network.inter.bandwidth", "system.network.host.bandwidth")
+FARTHER, DOUBLED, SCANNED = 3, 2.0, 6  # numbers that are improved further and paired, by how much, and those that are scanned
+HOST = "system.network.host.bandwidth"
+LINKS = ("system.network.intra.bandwidth", "system.network.inter.bandwidth", HOST)
 MOVED = 0.01  # share of an iteration in which weights move, from which on links are tried
 IN_TIME = ("iteration_time_s", "samples_per_second", "tokens_per_second", "tokens_per_second_per_device")
 NOTES = (
     "Of {all} numbers {tried} were tried: those that do most to the phases, the rollout taken for a service in steady state.",
     "Elasticities are those of a change by 10 %.",
 )  # fmt: skip
-EXTRAPOLATED = "Trust is that of the training step: an iteration with a rollout is extrapolated at best."
+BY_PHASES = "Spans, and how far a number leads, take the rollout for a service in steady state, and leave the transfer to engines as it is."
+OF_TIMES = "Spans, and how far a number leads, are told of times and rates alone."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,7 @@ def explain_job(scenario: Scenario, start: Score, objective: str, *, tried: bool
     best = sorted((one for one in singles if one.what_if.gain > NOTHING), key=lambda one: -round(one.what_if.gain, 9))
     first = next((one.what_if for one in best if not one.what_if.obstructed), None)
     farther = _tried(trials, [(one.number, _way(one.what_if)) for one in best[:FARTHER]], base, DOUBLED)
+    ends, swings = _farther(scenario, found, movable, best, trials, base) if objective.removeprefix("job.") in IN_TIME else ((), ())
     strategies = strategies_of(trials, base) if tried else ()
     design = Design(settings={}, scenario=scenario, quantities={})
     effects = [_effect(one, groups[one.number], base) for one in singles]
@@ -82,17 +86,18 @@ def explain_job(scenario: Scenario, start: Score, objective: str, *, tried: bool
         effects=tuple(sorted(effects, key=lambda one: (GROUPS.index(one.group), -(one.gain or 0.0)))),
         fixed=(), limiting=first, lever=first,
         what_ifs=tuple(one.what_if for own in best for one in (own, *(far for far in farther if far.number == own.number))),
-        pairs=(), next_bottlenecks=(), swings=(), alternatives=(), strategies=strategies,
+        pairs=pairs([one.what_if for one in (*best[:FARTHER], *farther)], trials, base), next_bottlenecks=ends, swings=swings,
+        alternatives=(), strategies=strategies,
         decisions=(*better_strategies(start, strategies), *better_moves(scenario, design, start, objective)) if tried else (),
-        step_time=pace[0], throughput=pace[1], counts="tokens", uses={},
-        notes=(*(note.format(all=len(movable), tried=len(chosen)) for note in NOTES), *([EXTRAPOLATED] if found.rollout.service else [])),
+        trust=whole_trust(scenario), step_time=pace[0], throughput=pace[1], counts="tokens", uses={},
+        notes=(*(note.format(all=len(movable), tried=len(chosen)) for note in NOTES), BY_PHASES if swings else OF_TIMES),
     )  # fmt: skip
 
 
 def _chosen(scenario: Scenario, found: Iteration, numbers: Sequence[Parameter], *, money: bool) -> list[tuple[Parameter, float]]:
     """Numbers that are worth trying, each with the factor that helps; those that do most first."""
     moves = factor_moves(numbers, (SMALLEST,))
-    estimates = _estimates(scenario, found, numbers, moves)
+    estimates = {key: one.value for key, one in _estimates(scenario, found, numbers, moves).items()}
     base = estimates[BASE]
     better: dict[Parameter, tuple[float, float]] = {}
     for number in numbers:
@@ -106,8 +111,25 @@ def _chosen(scenario: Scenario, found: Iteration, numbers: Sequence[Parameter], 
     return [(number, factors[number]) for number in dict.fromkeys([*helping, *links, *paid])]
 
 
-def _estimates(scenario: Scenario, found: Iteration, numbers: Sequence[Parameter], moves: Mapping[Hashable, Move]) -> dict[Hashable, float]:
-    """The iteration after every move as its phases by themselves say, and as it is. [s]"""
+def _farther(
+    scenario: Scenario, found: Iteration, numbers: Sequence[Parameter], best: Sequence[_Trial], trials: Trials, base: TrialOutcome
+) -> tuple[tuple[NextBottleneck, ...], tuple[Swing, ...]]:
+    """How far the best numbers lead, and the objective over the range of every number that moves an iteration, as its phases say."""
+    moves = {**scan_moves([(one.number, one.what_if) for one in best[:SCANNED]]), **range_moves(numbers)}
+    whole = _estimates(scenario, found, numbers, moves)
+    inverse = larger_is_better(trials.objective)  # samples or tokens a second
+    ratios = {key: one.value / whole[BASE].value for key, one in whole.items()}
+    told = {key: one._replace(value=base.value / ratios[key] if inverse else base.value * ratios[key]) for key, one in whole.items()}
+    scanned = [one for one in best[:SCANNED] if abs(ratios[one.number.path, "scan", 1] - 1.0) > NOTHING]
+    ends = tuple(next_bottleneck(one.number, one.what_if, told, told[BASE], trials) for one in scanned)
+    swings = (swing(number, told) for number in numbers if range_of(number) is not None)
+    return ends, tuple(one for one in swings if one.at_low != one.at_high)
+
+
+def _estimates(
+    scenario: Scenario, found: Iteration, numbers: Sequence[Parameter], moves: Mapping[Hashable, Move]
+) -> dict[Hashable, TrialOutcome]:
+    """What becomes of the time of an iteration after every move as its phases by themselves say, and as it is. [s]"""
     keys: list[Hashable] = [BASE, *moves]
     points: dict[str, Any] = {number.path: np.full(len(keys), number.value) for number in numbers}
     for i, key in enumerate(keys):
@@ -115,17 +137,28 @@ def _estimates(scenario: Scenario, found: Iteration, numbers: Sequence[Parameter
             points[path][i] = value
     parts, service = parts_of(scenario), found.rollout.service
     steps = {f"{name}_pass": one for name, one in parts.passes.items()} | {f"{name}_training": one for name, one in parts.trained.items()}
-    training = np.full(len(keys), sum(time for name, time in found.times.items() if name not in found.steps))
-    for name, one in {**steps, "training": step_of(scenario)}.items():
-        training = training + found.steps[name][0] * _times(one, points)
-    rollout = np.full(len(keys), found.rollout.time)
+    phases = {name: np.full(len(keys), time) for name, time in found.times.items() if name not in found.steps}
+    if "moving" in phases and HOST in points:
+        phases["moving"] = phases["moving"] * points[HOST][0] / points[HOST]
+    phases |= {name: found.steps[name][0] * _times(one, points) for name, one in {**steps, "training": step_of(scenario)}.items()}
+    training, rollout = np.sum(list(phases.values()), axis=0), np.full(len(keys), found.rollout.time)
     if service is not None:
         steps_of_engines = _times(steady(service), points)
         rollout = rollout * steps_of_engines / steps_of_engines[0]
     job = scenario.post_training
     assert job is not None
-    whole = whole_of(job, training, rollout) + found.rollout.transfer + found.rollout.refit
-    return dict(zip(keys, np.where(np.isfinite(whole), whole, np.inf).tolist(), strict=True))
+    after = {"transfer": found.rollout.transfer, "refit": found.rollout.refit}
+    whole = whole_of(job, training, rollout) + sum(after.values())
+    phases |= {"rollout": rollout, **{name: np.full(len(keys), time) for name, time in after.items()}}
+    return {key: _estimate({name: float(times[i]) for name, times in phases.items()}, float(whole[i])) for i, key in enumerate(keys)}
+
+
+def _estimate(phases: Mapping[str, float], whole: float) -> TrialOutcome:
+    """An iteration by its phases. [s]"""
+    times = waited_for(phases, whole)
+    known = math.isfinite(whole)
+    longest = max(times, key=lambda name: times[name], default="")
+    return TrialOutcome(value=whole if known else math.inf, bound_by=longest, cause=None, reason=None, times=times, pace=(whole, math.nan))
 
 
 def _times(scenario: Scenario, points: Mapping[str, Any]) -> Array:

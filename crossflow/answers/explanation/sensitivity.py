@@ -10,30 +10,36 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.congestion import congested_step
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.lasting import reliability_gains
+from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.answers.explanation.answers import (
     FINE_STEP,
     STEP,
     Alternative,
-    Change,
     Decision,
     Effect,
     Explanation,
-    NextBottleneck,
     OtherStrategy,
     Sides,
-    Swing,
     WhatIf,
     paces,
 )  # fmt: skip
 from crossflow.answers.explanation.decisions import TIMED, better_moves, better_strategies, in_order, of_the_chip
 from crossflow.answers.explanation.designs import Design
+from crossflow.answers.explanation.farther import (
+    changed_most,
+    distinct,
+    next_bottleneck,
+    pairs,
+    range_moves,
+    range_of,
+    scan_moves,
+    swing,
+)
 from crossflow.answers.explanation.parameters import GROUPS, Parameter, ParameterGroup, parameters
 from crossflow.answers.explanation.trials import (
     BASE,
@@ -45,12 +51,11 @@ from crossflow.answers.explanation.trials import (
     Trials,
     allowed,
     factor_moves,
-    scaled,
     strategies_of,
 )  # fmt: skip
 from crossflow.answers.explanation.uncertainty import larger_is_better as better_larger
 from crossflow.answers.scenario import Scenario, check_steady
-from crossflow.answers.score import Score, larger_is_better
+from crossflow.answers.score import Score
 from crossflow.answers.search.shares import SHARES as BUDGETS_OF
 from crossflow.answers.uses import Use, uses
 from crossflow.base.errors import CrossflowError
@@ -70,8 +75,6 @@ LOST = 0.02  # part of a memory's capacity whose loss is that of a whole device:
 SURPRISING = 1e-3  # by how much a step must be longer to surprise
 TOP = 10  # parameters that are improved further, and paired
 SCANNED = 6  # parameters that are scanned for the next bottleneck
-PAIRS = 5  # best pairs kept of every factor
-SCAN = np.geomspace(1.0, 100.0, 97)  # factors of a scan, each 4.9 % above the one before
 ALIKE = "Parameters with the same effect are shown once."
 SHARES = (
     "A share of a budget is raised without taking from the others: where the shares then add up to more than 1 the design "
@@ -120,14 +123,14 @@ def _of_a_step(scenario: Scenario, start: Score, objective: str, *, tried: bool)
     numbers = parameters(scenario)
     trials = Trials(scenario=scenario, objective=objective, values={number.path: number.value for number in numbers})
     movable = [number for number in numbers if number.value != 0.0]
-    local = trials.run({BASE: {}, **_local_moves(movable), **_range_moves(numbers)})
+    local = trials.run({BASE: {}, **_local_moves(movable), **range_moves(numbers)})
     base = local[BASE]
     levers = [number for number in movable if not _moves_with_others(number, trials.values, scenario)]
     first = {number: best for number in levers if (best := trials.best(number, SMALLEST, local, base)) is not None}
     groups = {number: number.group(generated=isinstance(scenario.system, GeneratedSystem)) for number in movable}
     leading = _leading(first, groups)
     top, scanned = _chosen(leading, changeable := [pair for pair in leading if groups[pair[0]] != "constant"])
-    farther = trials.run({**factor_moves([n for n, _ in top]), **_scan_moves(scanned)})
+    farther = trials.run({**factor_moves([n for n, _ in top]), **scan_moves(scanned)})
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
     told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
     effects = [_effect(n, local, base, first.get(n), told.get(n), groups[n]) for n in movable]
@@ -144,9 +147,9 @@ def _of_a_step(scenario: Scenario, start: Score, objective: str, *, tried: bool)
         limiting=next((what_if for _, what_if in leading if not what_if.obstructed), None),
         lever=_lever(changeable, groups, scenario),
         what_ifs=tuple(singles),
-        pairs=_pairs(singles, trials, base),
-        next_bottlenecks=tuple(_next_bottleneck(n, w, farther, base, trials) for n, w in scanned),
-        swings=tuple(_swing(number, local) for number in numbers if _range(number) is not None),
+        pairs=pairs(singles, trials, base),
+        next_bottlenecks=tuple(next_bottleneck(n, w, farther, base, trials) for n, w in scanned),
+        swings=tuple(swing(number, local) for number in numbers if range_of(number) is not None),
         alternatives=chip,
         strategies=strategies,
         reliability=reliability_gains(scenario, start),
@@ -154,6 +157,7 @@ def _of_a_step(scenario: Scenario, start: Score, objective: str, *, tried: bool)
         **dict(zip(("step_time", "throughput"), paces(start)[0], strict=True)),
         counts="tokens" if start.tokens_per_second.any() else "samples",
         uses=_uses(scenario, start, effects),
+        trust=trust(scenario),
         notes=_notes(scenario, base, rated=any(_of_one_rate(number, trials.values) for number in movable)),
     )
 
@@ -175,7 +179,7 @@ def _chosen(
     leading: Sequence[tuple[Parameter, WhatIf]], changeable: Sequence[tuple[Parameter, WhatIf]]
 ) -> tuple[list[tuple[Parameter, WhatIf]], list[tuple[Parameter, WhatIf]]]:
     """Parameters that are improved further, and those of them that are scanned for the next bottleneck."""
-    top = list(dict.fromkeys([*_distinct(leading)[:TOP], *_distinct(changeable)[:SCANNED]]))
+    top = list(dict.fromkeys([*distinct(leading)[:TOP], *distinct(changeable)[:SCANNED]]))
     return top, list(dict.fromkeys([*top[:SCANNED], *(pair for pair in top if pair in changeable)]))[: 2 * SCANNED]
 
 
@@ -280,33 +284,6 @@ def _local_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
     return {**moves, **factor_moves(numbers, (SMALLEST,))}
 
 
-def _scan_moves(top: Sequence[tuple[Parameter, WhatIf]]) -> dict[Hashable, Move]:
-    return {(n.path, "scan", i): {n.path: value} for n, best in top for i, value in enumerate(_scan_values(n, best))}
-
-
-def _scan_values(number: Parameter, best: WhatIf) -> list[float]:
-    """Values of a scan in the direction that helps, each once, as far as the range goes."""
-    change = best.changes[0]
-    factors = SCAN if change.after > change.before else 1.0 / SCAN
-    return list(dict.fromkeys(scaled(number, float(factor)) for factor in factors))
-
-
-def _range(number: Parameter) -> tuple[float, float, bool] | None:
-    """Ends of the range to swing over, and whether the file gives it; None where the parameter cannot move."""
-    low = number.value if number.low is None else number.low
-    high = number.value if number.high is None else number.high
-    if low < high and allowed(number.quantity, low) and allowed(number.quantity, high):
-        return low, high, True
-    low, high = scaled(number, 1.0 / SMALLEST), scaled(number, SMALLEST)
-    return (low, high, False) if low < high else None
-
-
-def _range_moves(numbers: Sequence[Parameter]) -> dict[Hashable, Move]:
-    found = {number.path: _range(number) for number in numbers}
-    ends = ((path, "range", end, ends[end]) for path, ends in found.items() if ends is not None for end in (0, 1))
-    return {(path, word, end): {path: float(value)} for path, word, end, value in ends}
-
-
 # ------------------------------------------------------------------------------------------ answers
 
 
@@ -371,7 +348,7 @@ def _effect(
         elasticity=elasticity,
         smooth=smooth,
         sides=words,
-        resource=_resource(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
+        resource=changed_most(ends[0], ends[1] if len(ends) == 2 else base.times) if ends else None,
         gain=None if best is None else best.gain,
         surprise=surprise,
         group=group,
@@ -407,78 +384,3 @@ def _elasticity(wide: Sequence[tuple[float, float]], fine: Sequence[tuple[float,
 def _slope(pair: Sequence[tuple[float, float]]) -> float:
     (x, y), (u, v) = pair
     return (v - y) / (u - x)
-
-
-def _resource(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-    """The resource whose part of the step differs most, None where none differs."""
-    changed = {name: abs(after[name] - before[name]) for name in before}
-    most = max(changed, key=lambda name: changed[name])
-    return most if changed[most] > NOTHING * STEP * sum(before.values()) else None
-
-
-def _distinct(leading: Sequence[tuple[Parameter, WhatIf]]) -> list[tuple[Parameter, WhatIf]]:
-    """The first of those that act alike: equal outcomes of the smallest factor."""
-    kept: list[tuple[Parameter, WhatIf]] = []
-    for number, best in leading:
-        if not any(math.isclose(best.value, other.value, rel_tol=NOTHING) for _, other in kept):
-            kept.append((number, best))
-    return kept
-
-
-def _pairs(singles: Sequence[WhatIf], trials: Trials, base: TrialOutcome) -> tuple[WhatIf, ...]:
-    """The best pairs by every factor: each parameter as far as it goes alone."""
-    helping = [single for single in singles if single.gain > NOTHING]
-    chosen: dict[Hashable, tuple[float, tuple[Change, ...]]] = {
-        (one.factor, one.changes, other.changes): (one.factor, one.changes + other.changes)
-        for one, other in itertools.combinations(helping, 2)
-        if one.factor == other.factor
-    }
-    outcomes = trials.run({key: {change.path: change.after for change in changes} for key, (_, changes) in chosen.items()})
-    answers = [trials.what_if(factor, changes, outcomes[key], base) for key, (factor, changes) in chosen.items()]
-    best = [sorted((a for a in answers if a.factor == factor), key=lambda a: -round(a.gain, 9))[:PAIRS] for factor in FACTORS]
-    return tuple(itertools.chain.from_iterable(best))
-
-
-def _next_bottleneck(
-    number: Parameter, best: WhatIf, outcomes: Mapping[Hashable, TrialOutcome], base: TrialOutcome, trials: Trials
-) -> NextBottleneck:
-    """First factor of a scan at which the gain of the next step has halved, or the largest bound is another."""
-    found = [outcomes[number.path, "scan", i] for i in range(len(_scan_values(number, best)))]
-    found = list(itertools.takewhile(lambda outcome: _counts(outcome, best, base), found))
-    ratio = np.array(_scan_values(number, best)[: len(found)]) / number.value
-    factors = np.maximum(ratio, 1.0 / ratio)
-    sign = 1.0 if larger_is_better(trials.objective) else -1.0
-    slope = sign * np.diff(np.log([outcome.value for outcome in found])) / np.diff(np.log(factors))
-    ended = next((i for i in range(1, len(slope)) if slope[i] < slope[0] / 2.0), len(found))
-    other = next((i for i, outcome in enumerate(found) if outcome.bound_by != base.bound_by), len(found))
-    at = min(ended, other)
-    turned = at < len(found)
-    return NextBottleneck(
-        path=number.path,
-        multiplied=best.changes[0].after > number.value,
-        factor=float(factors[at]) if turned else None,
-        because=None if not turned else "another resource" if other <= ended else "falling elasticity",
-        bound_by=found[at if turned else -1].bound_by,
-        reach=float(factors[-1]),
-    )
-
-
-def _counts(outcome: TrialOutcome, best: WhatIf, base: TrialOutcome) -> bool:
-    """Whether a step of a scan has a value, and nothing stands against it that does not against its first step."""
-    return 0.0 < outcome.value < math.inf and (best.obstructed or outcome.cause in (None, base.cause))
-
-
-def _swing(number: Parameter, outcomes: Mapping[Hashable, TrialOutcome]) -> Swing:
-    ends = _range(number)
-    assert ends is not None  # the caller has looked
-    low, high = (outcomes[number.path, "range", end] for end in (0, 1))
-    return Swing(
-        path=number.path,
-        unit=number.quantity.unit,
-        low=ends[0],
-        high=ends[1],
-        at_low=low.value,
-        at_high=high.value,
-        resource=_resource(low.times, high.times) if math.isfinite(low.value) and math.isfinite(high.value) else None,
-        given=ends[2],
-    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.figures import usual_objective
-from crossflow.answers.evaluation.likeness import likeness, told_trust, trust
+from crossflow.answers.evaluation.likeness import likeness, told_trust
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import MARGIN, MILLION, Score, larger_is_better, money, unit_of
@@ -284,7 +284,7 @@ class Plans(PlainData, Tabular):
             "refused": [refusal.to_dict() for refusal in self.refusals],
             "remedies": list(self.remedies),
             "notes": list(self.notes),
-            **told_trust(self._judged),
+            **told_trust(self._judged, self.trust),
             "provenance": self.scenario.provenance(),
         }
 
@@ -324,7 +324,9 @@ class Plans(PlainData, Tabular):
     @property
     def trust(self) -> Trust:
         """How far the figures of the plan to take can be trusted; plans whose experts lie otherwise have a level of their own."""
-        return trust(self._judged)
+        from crossflow.answers.evaluation.post_training import whole_trust  # with iterations, which few lists need
+
+        return whole_trust(self._judged)
 
     @property
     def _judged(self) -> Scenario:

@@ -47,7 +47,6 @@ TIED = 5  # points that are named which cannot be told from the fastest
 SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
-LEAST = "{}, by the least trusted part of its job"
 DRAWN = "Intervals hold what the drawn numbers change, and not the errors of predictions, which the trust has."
 COMPARED = 64  # swept points up to which every pair is compared
 
@@ -305,9 +304,9 @@ def _trusted_best(results: Sequence[searches.SearchResult]) -> str:
         if result.best.row is not None and result.best.row["violation"] == 0
         for problem in (*_of_members(result.run, BEST).values(),) or (result.run.problem,)
     ]
-    from crossflow.answers.evaluation.post_training import job_trust
+    from crossflow.answers.evaluation.post_training import whole_trust  # with iterations, which few studies need
 
-    told = list(dict.fromkeys(trust(best).text if best.post_training is None else LEAST.format(job_trust(best)) for best in bests))
+    told = list(dict.fromkeys(whole_trust(best).text for best in bests))
     tails = list(dict.fromkeys(f"; tails {beside['tails'].text}" for best in bests if "tails" in (beside := trusts(best))))
     return f"trust of the best: {'; or '.join(told)}{''.join(tails)}" if told else ""
 

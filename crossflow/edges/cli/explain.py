@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.explanation.answers import Change, Decision, Effect, Explanation, NextBottleneck, WhatIf
 from crossflow.answers.explanation.parameters import ParameterGroup
 from crossflow.answers.explanation.sensitivity import explain
@@ -71,7 +70,7 @@ def headline(explanation: Explanation) -> Group:
     rows: dict[str, RenderableType] = {in_words(explanation.objective): Text(_figure(explanation.value, explanation), "bold")}
     if explanation.reason is not None:
         rows["verdict"] = Text.assemble(("infeasible: ", "bold red"), (explanation.reason, "red"))
-    rows["trust"] = page.trusted(trust(scenario))
+    rows["trust"] = page.trusted(explanation.trust)
     rows["bound by"] = ", ".join(f"{name} {percent(share)}" for name, share in explanation.bound.items())
     rows["biggest lever"] = _limit(explanation)
     return Group(title, Text(), page.indented(page.pairs(rows)))

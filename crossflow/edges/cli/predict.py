@@ -267,7 +267,7 @@ def job(prediction: Prediction) -> Group:
     idle = {name: found[f"{name}_idle_share"] for name in ("training", "rollout", "engine") if f"{name}_idle_share" in found}
     rows = {
         "iteration": f"{show(found['iteration_time_s'], 's')} on {count(found['devices'])} devices, most of it {_phase(found['bound_by'])}",
-        "trust": f"{found['trust']}, by the least trusted of its parts",
+        "trust": found["trust_text"],
         "throughput": f"{found['samples_per_second']:,.4g} samples/s, {found['tokens_per_second']:,.0f} tokens/s",
         "memory": f"{show(found['memory_bytes'], 'B')} of a device of training at most",
     }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.likeness import AROUND, trust
+from crossflow.answers.evaluation.likeness import AROUND
 from crossflow.answers.evaluation.remedies import Remedy
 from crossflow.answers.explanation.designs import Design
 from crossflow.answers.prediction import Prediction
@@ -91,10 +91,12 @@ def _priced(score: Score, point: int) -> bool:
 
 def _trust(design: Design, score: Score, point: int) -> dict[str, str]:
     """How far the step time of a point can be trusted: the level, and a sentence with the band and the reason."""
+    from crossflow.answers.evaluation.post_training import whole_trust  # with iterations, which few designs need
+
     scenario, level = design.scenario, score.trusted[point]
     changed = any(path.split(".")[1] not in AROUND for path in design.quantities)
-    found = trust(scenario, changed=changed)
-    found = found if found.level == level else trust(design.whole())
+    found = whole_trust(scenario, changed=changed)
+    found = found if found.level == level else whole_trust(design.whole())
     return {"level": found.level, "text": found.text, "basis": found.basis}
 
 

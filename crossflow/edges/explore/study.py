@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.evaluation.post_training import whole_trust
 from crossflow.answers.score import larger_is_better, unit_of
 from crossflow.answers.study.findings import reach_of_ties
 from crossflow.answers.study.records import held_in
@@ -110,9 +110,9 @@ class StudyPage:
         """How far points without a band can be trusted, in a sentence."""
         if self.source is None:
             return ""
-        own, column = trust(self.source.scenario), found.columns.get("trust")
+        own, column = whole_trust(self.source.scenario), found.columns.get("trust")
         levels = set() if column is None or column.levels is None else {str(column.levels[int(code)]) for code in np.unique(column.values)}
-        return trust(self.source.scenario, farther=True).text if levels == {"unknown"} else own.text
+        return whole_trust(self.source.scenario, farther=True).text if levels == {"unknown"} else own.text
 
     def found(self, record: Mapping[str, Any]) -> PointRows:
         """All rows, read again only where the file has changed."""

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from crossflow.answers.evaluation.members import check_strategy
-from crossflow.answers.scenario import Scenario, from_document, requests_of
+from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.base.files import Document, Place
@@ -377,7 +376,7 @@ def write(scenario: Scenario, kind: str) -> str:
         other = ", ".join(one for one in KINDS if (one not in TRAINING) == spec.serves)
         runs = "trains" if kind in TRAINING else "serves"
         raise CrossflowError(f"{kind} {runs} models, and task is {spec.task}{f'; export to {other}' if spec.task != 'forward' else ''}")
-    check_strategy(scenario, plan, spec, scenario.nodes)
+    check_strategy(scenario)
     found = flags_of(scenario, kind)
     if found.unsaid:
         raise CrossflowError(f"{kind} cannot express this plan:\n" + "\n".join(f"- {sentence}" for sentence in found.unsaid))

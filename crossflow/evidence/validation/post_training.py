@@ -6,12 +6,14 @@ later ones or to other trainers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.likeness import iterations_of, likeness
 from crossflow.answers.scenario import from_dict
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.evidence.validation.report import Table
@@ -66,8 +68,15 @@ def post_training_table(folder: Path) -> Table:
             "system": [row["system"] for row in kept],
             "model": [row["model"] for row in kept], "engines": ahead,
         },
-        items=[row["model"] for row in kept],
+        items=[row["model"] for row in kept], alike=_alike(kept),
     )  # fmt: skip
+
+
+def _alike(rows: Sequence[TableRow]) -> dict[str, list[str]]:
+    """What makes iterations alike: kind and device; those whose lengths of answers are assumed speak for none."""
+    runs = [iterations_of(likeness(from_dict(scenario_of(row)))) for row in rows]
+    kinds = ["" if row.get("assumed") else run.kind for row, run in zip(rows, runs, strict=True)]
+    return {"kind": kinds, "device": [run.device for run in runs], "type": [run.type for run in runs]}
 
 
 def _predicted(row: TableRow) -> tuple[float, str]:
