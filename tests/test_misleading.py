@@ -89,7 +89,7 @@ def test_the_best_of_a_sweep_is_no_tie_of_itself(capsys):
         ("run --model llama3-8b", "unknown command 'run'; did you mean 'predict'?"),
         ("predict --model Llama-3.3-70B-Instruct --on dgx-h200", "did you mean 'llama3-70b'?"),
         ("predict --model falcon-180b --on dgx-h200", "(or give the path of its config.json, as makers publish it)"),
-        ("predict --model llama3-8b --on dgx-h200 --set workload.num_layers=3", "did you mean 'layers'?"),
+        ("predict --model llama3-8b --on dgx-h200 --set workload.num_layers=3", "did you mean 'workload.layers'?"),
         (
             "predict --model llama3-8b --on dgx-h200 --set strategy=tp8 strategy.zero=1",
             "strategy=tp8 says all of it, and no key of it can be",

@@ -34,6 +34,16 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "systems": ("templates",), "hardware": ("templates",), "gpus-per-server": ("devices_per_node",), "run": ("predict",),
     "simulate": ("predict", "timeline"), "tune": ("plan",), "search": ("plan", "study"), "optimize": ("plan", "study"),
     "estimate": ("predict",),
+    "batch": ("global_batch",), "bs": ("global_batch",), "train-batch-size": ("global_batch",), "precision": ("dtype",),
+    "data-type": ("dtype",), "sequence-length": ("sequence",), "seqlen": ("sequence",), "seq": ("sequence",), "max-seq-len": ("sequence",),
+    "context-length": ("sequence",), "input-len": ("prompt",), "input-tokens": ("prompt",), "isl": ("prompt",), "prompt-len": ("prompt",),
+    "output-len": ("output",), "output-tokens": ("output",), "osl": ("output",), "max-tokens": ("output",), "engine": ("software",),
+    "framework": ("software",), "backend": ("software",), "activation-checkpointing": ("recompute",),
+    "gradient-checkpointing": ("recompute",), "checkpointing": ("recompute",), "zero-stage": ("zero",), "bw": ("bandwidth",),
+    "flops": ("throughput", "bf16", "fp8"), "tflops": ("throughput", "bf16", "fp8"), "gpu": ("devices",), "accelerators": ("devices",),
+    "power-limit": ("tdp", "power"), "tdp": ("power",), "vocab": ("vocabulary",), "vocab-size": ("vocabulary",), "d-model": ("hidden",),
+    "n-layers": ("layers",),
+    "n-heads": ("heads",), "num-kv-heads": ("kv_heads",), "num-key-value-heads": ("kv_heads",), "intermediate-size": ("ffn",),
     "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
