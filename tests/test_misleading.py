@@ -1,5 +1,6 @@
 """Answers that said less than is known, or something else than was asked."""
 
+import shlex
 import sys
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.sections import model_name
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.edges.cli.parser import parse
 from crossflow.workload.requests.record import RequestTrace
 
 ASKED = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 20, "prompt": 200, "output": 10}
@@ -137,3 +140,14 @@ def test_a_trace_whose_times_have_another_name_is_told_so(tmp_path):
     (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,10,5\n", encoding="utf-8")
     with pytest.raises(SpecError, match=r"call the column of times arrival_s \(in seconds\)"):
         crossflow.serve({**SERVICE, "requests": str(tmp_path / "t.csv")})
+
+
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_help_begins_with_commands_that_are_taken(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    told = capsys.readouterr().out.partition("to begin with:\n")[2].partition("\n\n")[0].splitlines()
+    words = [shlex.split(part)[1:] for line in told for part in line.split("&&")]
+    assert len(told) == 3
+    assert {parse(one).command for one in words} <= {command, "init"}
+    assert not [one for one in words if "--model" in one and "config.json" not in one and model_name(one[one.index("--model") + 1]) is None]
