@@ -27,6 +27,7 @@ HOUSE = {
     "cost": (("",),),
     "engine": (("",), ("timeline", "service", "lasting", "cluster"), ("runs",)),
     "answers": (
+        ("guesses",),
         ("settings", "bands", "requested", "workers"),
         ("scenario_file", "sections", "meaning", "scenario", "score"),
         ("points",),

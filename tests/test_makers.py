@@ -25,6 +25,17 @@ def test_software_that_does_not_run_on_the_devices_is_noted(system, software):
     assert any(note.startswith(f"software: {software} runs on devices of ") for note in trained(system, software=software).notes)
 
 
+def test_plans_and_comparisons_say_where_their_software_does_not_run():
+    asked = {"model": "llama3-8b", "task": "decode", "batch": 16, "settings": ["software=tensorrt-llm"]}
+    told = "software: tensorrt-llm runs on devices of NVIDIA only, not on mi325x-node of AMD; this is what it would do there; "
+    cure = f"{told}give software=vllm for one that runs there"
+    assert cure in crossflow.plan(on="mi325x-node", **asked).notes
+    assert cure in crossflow.compare(on=["dgx-h100", "mi325x-node"], devices=8, **asked).notes
+    assert not any(note.startswith("software: ") for note in crossflow.plan(on="dgx-h200", **asked).notes)
+    other = crossflow.plan(on="mi325x-node", **{**asked, "settings": ["software=vllm"]})
+    assert not any(note.startswith("software: ") for note in other.notes)
+
+
 def test_another_system_of_the_same_scenario_has_its_own_software():
     scenario = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 64}, **TRAINING})
     score = crossflow.evaluate(scenario, {"system.template": ["dgx-h100", "tpu-v4-pod"]})

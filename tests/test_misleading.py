@@ -1,5 +1,6 @@
 """Answers that said less than is known, or something else than was asked."""
 
+import shlex
 import sys
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.sections import model_name
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.edges.cli.parser import parse
 from crossflow.workload.requests.record import RequestTrace
 
 ASKED = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 20, "prompt": 200, "output": 10}
@@ -87,10 +90,19 @@ def test_the_best_of_a_sweep_is_no_tie_of_itself(capsys):
         ("predict --model llama3-8b --on dgx-h200 --task inference", "did you mean 'decode', 'serving' or 'forward'?"),
         ("plan --model llama3-8b --on dgx-h200 --export trtllm", "did you mean 'tensorrt-llm'?"),
         ("list systems", "did you mean 'templates'?"),
+        ("list gpus", "did you mean 'templates'?"),
+        ("predict --model llama3-8b --on a100", "did you mean 'dgx-a100', 'a100-40gb' or 'a100-80gb'?"),
+        ("predict --model llama3-8b --on h200-node", "did you mean 'h200', 'dgx-h200' or 'chip-h200'?"),
+        ("predict --model falcon-180b --on dgx-b300", "unknown model 'falcon-180b'; models: "),
+        ("predict --model llama3-8b --on dgx-b300 --set workload.dtype=fp6", "did you mean 'mxfp6'?"),
+        (
+            "sweep --model gemma3-27b --on dgx-b300 --vary tp=1,2 --vary nodes=1,2",
+            "--vary changes nodes, and tp leave dp open; give whole strategies, such as --vary strategy=tp4-dp2,tp8",
+        ),
         ("run --model llama3-8b", "unknown command 'run'; did you mean 'predict'?"),
         ("predict --model Llama-3.3-70B-Instruct --on dgx-h200", "did you mean 'llama3-70b'?"),
         ("predict --model falcon-180b --on dgx-h200", "(or give the path of its config.json, as makers publish it)"),
-        ("predict --model llama3-8b --on dgx-h200 --set workload.num_layers=3", "did you mean 'layers'?"),
+        ("predict --model llama3-8b --on dgx-h200 --set workload.num_layers=3", "did you mean 'workload.layers'?"),
         (
             "predict --model llama3-8b --on dgx-h200 --set strategy=tp8 strategy.zero=1",
             "strategy=tp8 says all of it, and no key of it can be",
@@ -129,3 +141,14 @@ def test_a_trace_whose_times_have_another_name_is_told_so(tmp_path):
     (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,10,5\n", encoding="utf-8")
     with pytest.raises(SpecError, match=r"call the column of times arrival_s \(in seconds\)"):
         crossflow.serve({**SERVICE, "requests": str(tmp_path / "t.csv")})
+
+
+@pytest.mark.parametrize("command", ["predict", "plan"])
+def test_help_begins_with_commands_that_are_taken(command, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    told = capsys.readouterr().out.partition("to begin with:\n")[2].partition("\n\n")[0].splitlines()
+    words = [shlex.split(part)[1:] for line in told for part in line.split("&&")]
+    assert len(told) == 3
+    assert {parse(one).command for one in words} <= {command, "init"}
+    assert not [one for one in words if "--model" in one and "config.json" not in one and model_name(one[one.index("--model") + 1]) is None]

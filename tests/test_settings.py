@@ -1,11 +1,13 @@
 """Paths of scenarios by their last part, and names that are nearly right."""
 
+import re
+
 import pytest
 
 import crossflow
-from crossflow.answers.settings import ending_in, paths, pointed
+from crossflow.answers.settings import paths, pointed
 from crossflow.answers.study.reading import read_study
-from crossflow.base.errors import LISTED, Problem, SpecError, among, meant
+from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, meant
 
 SCENARIO = {"system": "pathfinder", "workload": "lstm-16k", "strategy": "d8"}
 
@@ -70,9 +72,59 @@ def test_long_lists_are_cut_and_say_where_the_rest_is():
 def test_names_of_files_are_read_in_any_case():
     small, large = (crossflow.from_dict({**SCENARIO, "system": name}) for name in ("pathfinder", "Pathfinder"))
     assert crossflow.predict(small).step_time == crossflow.predict(large).step_time
-    assert ending_in("DEVICES") == ["system.devices"]
 
 
 def test_a_section_that_stands_too_deep_is_pointed_to_the_top():
     wrong = Problem(file="s.yaml", path="workload.serving.prefill.system", message="unknown key 'system'; known keys: strategy, workers")
     assert pointed(wrong).message == "unknown key 'system'; known keys: strategy, workers; 'system' stands at the top of a scenario"
+
+
+# What people write for a setting, and what each was meant to be on a published device and on a generated one.
+GUESSES = {
+    "system.memory.bandwidth": ("system.levels.memory.bandwidth", "system.technology.memory"),
+    "device.hbm": ("system.technology.memory", "system.technology.memory"),
+    "hbm.capacity": ("system.levels.memory.capacity", "system.technology.memory"),
+    "nvlink.bandwidth": ("system.network.intra.bandwidth", "system.network.intra.bandwidth"),
+    "network.bandwidth": ("system.network.inter.bandwidth", "system.network.inter.bandwidth"),
+    "system.gpus": ("system.devices", "system.devices"),
+    "cluster.nodes": ("system.nodes", "system.nodes"),
+    "model.num_layers": ("workload.layers", "workload.layers"),
+    "batch_size": ("workload.global_batch", "workload.global_batch"),
+    "seq_len": ("workload.sequence", "workload.sequence"),
+    "precision": ("workload.dtype", "workload.dtype"),
+    "system.tdp": ("system.power.tdp", "system.budgets.power"),
+    "cost.price": ("system.operation.price", "system.operation.price"),
+    "system.compute.flops": ("system.throughput.bf16", "system.technology.compute"),
+    "framework": ("software", "software"),
+}
+
+
+def refusal(path, on):
+    """What is said of a setting that is no value of anything, `?` where it was taken."""
+    try:
+        crossflow.predict(model="llama3-8b", on=on, devices=8, batch=32, strategy="tp8", settings=[f"{path}=[?]"])
+    except CrossflowError as error:
+        return str(error)
+    return "?"
+
+
+@pytest.mark.cases(6)
+@pytest.mark.parametrize("on", ["dgx-h100", "chip-h100"])
+@pytest.mark.parametrize("guess", GUESSES)
+def test_a_guess_of_a_path_is_answered_by_paths_that_are_taken(guess, on):
+    said = refusal(guess, on)
+    told = re.findall("'([^']+)'", said.partition("did you mean")[2])
+    assert GUESSES[guess][on == "chip-h100"] in told, said
+    assert len(told) <= 4
+    assert not [path for path in told if "unknown key" in refusal(path, on)]
+
+
+def test_a_degree_by_itself_is_answered_by_a_whole_strategy_where_it_is_found():
+    with pytest.raises(CrossflowError, match=r"give a whole one, such as strategy=tp8$"):
+        crossflow.predict(model="llama3-8b", on="dgx-h100", devices=8, batch=32, settings=["tp=8"])
+
+
+@pytest.mark.parametrize("section", ["workload", "system"])
+def test_a_section_that_is_a_number_is_refused(section):
+    with pytest.raises(CrossflowError, match=f"{section}: expected a mapping with a "):
+        crossflow.predict(model="llama3-8b", on="dgx-h100", settings=[f"{section}=8"])

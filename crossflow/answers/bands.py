@@ -307,7 +307,8 @@ def trust_of(run: Likeness, problem: str = "", *, bare: bool = False) -> Trust:
 def _trust(run: Likeness, problem: str) -> Trust:
     stated = _stated(run.kind)
     if stated is None:
-        return Trust(level="unknown", band=None, reason=f"no {run.kind or 'such workload'} was ever compared with a measurement")
+        told = f"no run of this kind was ever compared with a measurement ({run.kind})"
+        return Trust(level="unknown", band=None, reason=told if run.kind else "no such workload was ever compared with a measurement")
     found = band_of(run)
     if found is None:
         return Trust(level="extrapolated", band=None, reason=NEVER_HINDCAST if run.seen in (GENERATED, CHANGED) else problem)

@@ -22,14 +22,13 @@ from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import Score, money, no_column
-from crossflow.answers.sections import OF_VENDORS
+from crossflow.answers.sections import of_other_makers
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
 from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
-from crossflow.hardware.architecture.software import maker
 from crossflow.hardware.architecture.system import architecture, unconnected
 from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.parallel.strategy.hierarchy import Hierarchy
@@ -423,7 +422,7 @@ class Prediction(PlainData, Tabular):
             *self._projected(),
             *self._on_host(),
         ]
-        found += [*division_notes(self.scenario), *self._hot(), *_of_other_makers(self.scenario)]
+        found += [*division_notes(self.scenario), *self._hot(), *of_other_makers(self.scenario)]
         if self.scenario.reliability is not None:
             from crossflow.answers.evaluation.lasting import notes_of_run
 
@@ -656,15 +655,3 @@ def _number(value: Any) -> float | None:
     """A float for JSON, which has no infinity: None stands for a time that no design reaches."""
     number: float | None = plain(float(np.ravel(value)[0]))
     return number
-
-
-def _of_other_makers(scenario: Scenario) -> Iterator[str]:
-    """Software that does not run on the devices, and software of a maker's devices that a scenario does not name, as sentences."""
-    vendor, stack = getattr(scenario.system, "vendor", ""), scenario.stack
-    if stack is None or not vendor:
-        return
-    if stack.vendors and vendor not in stack.vendors:
-        theirs, own = " and ".join(map(maker, stack.vendors)), f"{scenario.system.name} of {maker(vendor)}"
-        yield f"software: {stack.name} runs on devices of {theirs} only, not on {own}; this is what it would do there"
-    elif vendor in OF_VENDORS and "software" not in scenario.document.data:
-        yield f"software: {stack.name} is assumed on devices of {maker(vendor)}; `software: NAME` names another"

@@ -10,6 +10,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossflow.answers.guesses import Described
 from crossflow.answers.meaning import (
     check_meaning,
     check_system,
@@ -48,7 +49,7 @@ from crossflow.cost.profile import Profile
 from crossflow.engine.lasting.spec import Reliability
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
-from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.architecture.system import architecture, kind_of_system, resolve
 from crossflow.hardware.architecture.template import FEEDING, READING, GeneratedSystem, SystemSpec
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import wired
@@ -58,6 +59,7 @@ from crossflow.parallel.strategy.mesh import ORDER, Mesh
 from crossflow.parallel.strategy.notation import opened
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import (
+    ANY,
     AUTO,
     AnyStrategy,
     Workload,
@@ -838,7 +840,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
-        raise SpecError(map(pointed, problems))
+        raise SpecError(pointed(problem, scenario=_what_is_described(document, base)) for problem in problems)
     document = _with_components(document, system, system_document, base)
     check_meaning(top, workload, system, document)
     check_system(system, workload, stack, top, document)
@@ -866,6 +868,18 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     if problems:
         raise SpecError(problems)
     return scenario
+
+
+def _what_is_described(document: Document, base: Path | None) -> Described:
+    """What a document describes where its sections cannot all be read."""
+    kind = name = None
+    with contextlib.suppress(CrossflowError):
+        kind = kind_of_system(document.under("system"), base) if "system" in document.data else None
+    named = files.held(document.data, ("workload", "model"))
+    with contextlib.suppress(CrossflowError):
+        if isinstance(named, str):
+            name = named if named in MODELS else preset_of(named, Document(file=document.file, data={}), base, ()).data.get("model")
+    return Described(system=kind, workload=name if name in MODELS else None, automatic=document.data.get("strategy") in (None, ANY, AUTO))
 
 
 def _with_engines(data: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:

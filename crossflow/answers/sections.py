@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from crossflow.base.limits import shown
 from crossflow.base.paths import with_quantity
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
 from crossflow.engine.lasting.spec import Reliability, load_reliability
-from crossflow.hardware.architecture.software import SoftwareStack, load_stack
+from crossflow.hardware.architecture.software import SoftwareStack, load_stack, maker
 from crossflow.hardware.architecture.system import template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.technology.library import TechLibrary, load_library
@@ -222,6 +222,25 @@ def events_of(named: str | None, system: SystemSpec, system_document: Document, 
         return below
     own = read_profile(profile_at(named, base, document), system.name)
     return own if below is None else own.over(below)
+
+
+def runs_on(vendor: str, workload: Workload) -> str:
+    """A software stack that runs a task on the devices of a maker."""
+    task = getattr(workload, "task", "training")
+    return OF_VENDORS.get(vendor, {}).get(task) or ("pytorch-fsdp" if task == "training" else "vllm")
+
+
+def of_other_makers(scenario: Scenario) -> Iterator[str]:
+    """Software that does not run on the devices, and software of a maker's devices that a scenario does not name, as sentences."""
+    vendor, stack = getattr(scenario.system, "vendor", ""), scenario.stack
+    if stack is None or not vendor:
+        return
+    if stack.vendors and vendor not in stack.vendors:
+        theirs, own = " and ".join(map(maker, stack.vendors)), f"{scenario.system.name} of {maker(vendor)}"
+        cure = f"give software={runs_on(vendor, scenario.workload)} for one that runs there"
+        yield f"software: {stack.name} runs on devices of {theirs} only, not on {own}; this is what it would do there; {cure}"
+    elif vendor in OF_VENDORS and "software" not in scenario.document.data:
+        yield f"software: {stack.name} is assumed on devices of {maker(vendor)}; `software: NAME` names another"
 
 
 def stack_of(

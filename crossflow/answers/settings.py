@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from crossflow.answers.guesses import DEGREES, Described, guessed, section
 from crossflow.base.errors import NEAREST, SYNONYMS, Problem, either, folded
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
@@ -17,17 +19,27 @@ from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.spec import RequestsSpec
 from crossflow.workload.spec import MODELS
 
+ANY = Described()
+_QUOTED = re.compile(r"'([^']+)'")
 DEEP = 6  # parts of a path that are looked at
 RUN: Mapping[str, type[BaseModel]] = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec}
+SYSTEMS: Mapping[str, type[BaseModel]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
+# Parts of a published device that stand under a name.
+PUBLISHED = (
+    *(f"system.levels.{level}.{key}" for level in ("memory", "l2", "l1") for key in ("capacity", "bandwidth", "latency")),
+    *(f"system.throughput.{dtype}" for dtype in ("bf16", "fp8")),
+)
 TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "job", "placement", "kernels_per_device")
 
 
 @functools.cache
-def paths() -> tuple[str, ...]:
-    """Every path of a scenario that models of files know, the shortest first."""
-    models: list[tuple[str, type[BaseModel]]] = [("system", GeneratedSystem), ("system", DatasheetSystem)]
-    models += [("workload", model) for model in MODELS.values()]
-    found = [*TOP, "system.template", *(f"strategy.{key}" for key in (*PLAN_KEYS, *PAPER_KEYS))]
+def paths(scenario: Described = ANY) -> tuple[str, ...]:
+    """Every path that models of files know of such a scenario, the shortest first."""
+    kinds = [scenario.system] if scenario.system in SYSTEMS else [*SYSTEMS]
+    models: list[tuple[str, type[BaseModel]]] = [("system", SYSTEMS[kind]) for kind in kinds]
+    models += [("workload", MODELS[kind]) for kind in ([scenario.workload] if scenario.workload in MODELS else MODELS)]
+    found = [*TOP, "system.template", *(PUBLISHED if "datasheet" in kinds else ())]
+    found += [] if scenario.automatic else [f"strategy.{key}" for key in (*PLAN_KEYS, *PAPER_KEYS)]
     found += [path for section, model in models for path in _below(model, section)]
     found += [
         f"run.{key}" for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance")
@@ -55,45 +67,57 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _models(inner)
 
 
-def ending_in(key: str) -> list[str]:
-    """Paths whose last part is a key, in any case of letters.
-
-    >>> ending_in("devices"), ending_in("Global_Batch")
-    (['system.devices'], ['workload.global_batch'])
-    """
-    asked = key.lower()
-    found = [path for path in paths() if path.rpartition(".")[2].lower() == asked]
-    found = [path for path in found if not path.startswith("job.")] or found  # which repeats keys of others, and few scenarios have
-    return [path for path in found if path.count(".") <= found[0].count(".") + 1]  # none of much deeper ones beside the first
-
-
-def pointed(problem: Problem, below: str = "") -> Problem:
+def pointed(problem: Problem, below: str = "", scenario: Described = ANY) -> Problem:
     """A problem with an unknown key that a scenario knows elsewhere, with the paths where; `below` is where the scenario stands.
 
     >>> pointed(Problem(file="--set logic=N3", path="logic", message="unknown key 'logic'; known keys: a, b")).message
     "unknown key 'logic'; did you mean 'system.technology.logic'?"
     """
-    said, _, _ = problem.message.partition("; ")
+    said, _, hint = problem.message.partition("; ")
     key = problem.path.rpartition(".")[2]
     if not said.startswith(f"unknown key '{key}'"):
-        return problem
-    called = SYNONYMS.get(folded(key), ())
-    if called and "did you mean" in problem.message:  # what the word means where it stands, before what has the word far below
         return problem
     if problem.path.startswith("requests."):  # which has what it takes in its own section
         own = [path for path in _below(RequestsSpec, "requests") if path.count(".") == 1 and path.endswith(f".{key}")]
         return replace(problem, message=f"{problem.message}; '{key}' stands at {own[0]}") if own and own[0] != problem.path else problem
-    if below and problem.path in TOP:
-        found = [f"{below}.{_written(problem)}"]
-    else:
-        found = [f"{below}.{path}" if below else path for path in ending_in(key) if path != problem.path]
-        found = found or [path for path in called if "." in path]
-    if found == [key]:
+    beside, known = hint.startswith("did you mean"), paths(scenario)
+    if beside and SYNONYMS.get(folded(key)) and "." in problem.path and not any(path.endswith(f".{key}") for path in known):
+        return _in_full(problem, said, hint)  # what the word means where it stands, before what has the word elsewhere
+    written = _written(problem)
+    found = [written] if below and problem.path in TOP else guessed(written, known, problem.path, slips=not beside)
+    found = [path for path in found if path != problem.path]
+    if not below and (found == [key] or (key in TOP and not found)):
         return replace(problem, message=f"{problem.message}; '{key}' stands at the top of a scenario")
+    if scenario.automatic and _of_plan(written):
+        cure = f"give a whole one, such as --set strategy={_whole(problem)}"
+        return replace(problem, message=f"{said}; auto chooses all of a strategy here; {cure}")
     if not found:
-        return problem
-    told = [f"'{path}'" for path in found[:NEAREST]]
+        return _in_full(problem, said, hint) if beside else problem
+    told = [f"'{below}.{path}'" if below else f"'{path}'" for path in found[:NEAREST]]
     return replace(problem, message=f"{said}; did you mean {either(told)}?")
+
+
+def _in_full(problem: Problem, said: str, hint: str) -> Problem:
+    """A problem of ``--set`` whose keys are told with their whole path, as ``--set`` takes them."""
+    if not problem.file.startswith("--set ") or "." not in problem.path:
+        return problem
+    place = problem.path.rpartition(".")[0]
+    told = _QUOTED.sub(lambda name: f"'{place}.{name[1]}'", hint)
+    return replace(problem, message=f"{said}; {told}")
+
+
+def _of_plan(path: str) -> bool:
+    """Whether a path is that of a key of a plan, by itself or in the section of strategies."""
+    above, _, last = path.rpartition(".")
+    return section(above or "strategy") == "strategy" and any(name in PLAN_KEYS for name in (last.lower(), *SYNONYMS.get(folded(last), ())))
+
+
+def _whole(problem: Problem) -> str:
+    """A strategy that is no more than the degree that was set, such as tp8 of ``--set tp=8``; any for what is no degree."""
+    path, _, value = problem.file.partition("=")
+    last = path.removeprefix("--set ").rpartition(".")[2]
+    degree = next((name for name in (last.lower(), *SYNONYMS.get(folded(last), ())) if name in DEGREES), None)
+    return f"{degree}{value}" if degree is not None and value.isdecimal() else "tp4-dp2"
 
 
 def _written(problem: Problem) -> str:

@@ -12,6 +12,7 @@ NEAREST, LISTED = 5, 40  # names of a longer list that a message shows, and name
 HELD, CERTAIN = 2, 0.8  # letters of a word that others may hold, and likeness of two words that are one with a slip
 # What the field calls things that have another name here.
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "trt": ("tensorrt-llm",), "trt-llm": ("tensorrt-llm",), "fp6": ("mxfp6",),
     "fp4": ("nvfp4", "mxfp4"), "float4": ("nvfp4", "mxfp4"), "float8": ("fp8",), "float16": ("fp16",), "half": ("fp16",),
     "bfloat16": ("bf16",),
     "float32": ("fp32",), "float": ("fp32",), "float64": ("fp64",), "double": ("fp64",), "train": ("training",),
@@ -20,7 +21,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
     "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
     "steps": ("count",), "num": ("count",), "points": ("count",), "start": ("from",), "min": ("from",), "stop": ("to",), "end": ("to",),
-    "max": ("to",), "gpus": ("devices",), "num-gpus": ("devices",), "ngpus": ("devices",), "world-size": ("devices",),
+    "max": ("to",), "gpus": ("devices", "templates"), "num-gpus": ("devices",), "ngpus": ("devices",), "world-size": ("devices",),
     "num-nodes": ("nodes",), "nnodes": ("nodes",), "gpus-per-node": ("devices_per_node",), "nproc-per-node": ("devices_per_node",),
     "lora": ("adapters",), "lora-rank": ("adapters",), "lora-r": ("adapters",), "peft": ("adapters",), "policy": ("scheduler",),
     "jobs": ("job", "jobs"), "tensor": ("tp",), "pipeline": ("pp",), "data": ("dp",), "expert": ("ep",), "context": ("cp",),
@@ -34,9 +35,21 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "systems": ("templates",), "hardware": ("templates",), "gpus-per-server": ("devices_per_node",), "run": ("predict",),
     "simulate": ("predict", "timeline"), "tune": ("plan",), "search": ("plan", "study"), "optimize": ("plan", "study"),
     "estimate": ("predict",),
+    "batch": ("global_batch",), "bs": ("global_batch",), "train-batch-size": ("global_batch",), "precision": ("dtype",),
+    "data-type": ("dtype",), "sequence-length": ("sequence",), "seqlen": ("sequence",), "seq": ("sequence",), "max-seq-len": ("sequence",),
+    "context-length": ("sequence",), "input-len": ("prompt",), "input-tokens": ("prompt",), "isl": ("prompt",), "prompt-len": ("prompt",),
+    "output-len": ("output",), "output-tokens": ("output",), "osl": ("output",), "max-tokens": ("output",), "engine": ("software",),
+    "framework": ("software",), "backend": ("software",), "activation-checkpointing": ("recompute",),
+    "gradient-checkpointing": ("recompute",), "checkpointing": ("recompute",), "zero-stage": ("zero",), "bw": ("bandwidth",),
+    "flops": ("throughput", "bf16", "fp8"), "tflops": ("throughput", "bf16", "fp8"), "gpu": ("devices",), "accelerators": ("devices",),
+    "power-limit": ("tdp", "power"), "tdp": ("power",), "vocab": ("vocabulary",), "vocab-size": ("vocabulary",), "d-model": ("hidden",),
+    "n-layers": ("layers",),
+    "n-heads": ("heads",), "num-kv-heads": ("kv_heads",), "num-key-value-heads": ("kv_heads",), "intermediate-size": ("ffn",),
     "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
+LIKE, FAMILY = 3, 4  # names of one generation that are told, and letters of a name that say a family
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
+_GENERATION = re.compile(r"(?<![a-z0-9])[a-z]{1,9}\d+[a-z]?(?![a-z0-9])")  # a device or a line of models, such as h200, mi300x, qwen3
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
 
 
@@ -157,11 +170,27 @@ def meant(word: str, known: Iterable[str]) -> list[str]:
     if ("/" in asked or "llama-3." in asked) and (of_hub := _of_hub(asked, names)):
         return of_hub
     same = [name for name in names if name.lower() == asked]
-    close = difflib.get_close_matches(str(word)[:WORD], names, n=1)
+    if not same and (alike := _of_generation(asked, names)):
+        return alike
+    close = [name for name in difflib.get_close_matches(str(word)[:WORD], names, n=1) if not _of_another_family(asked, name)]
     holding = [name for name in names if asked in name.lower()] if len(asked) >= HELD else []
     if same or (close and (not holding or _likeness(str(word), close[0]) >= CERTAIN)):
         return same[:1] or close
     return sorted(holding, key=lambda name: (not name.lower().startswith(asked), len(name)))[:NEAREST]
+
+
+def _of_generation(asked: str, names: Iterable[str]) -> list[str]:
+    """Names that have a whole part with digits in common with a word, such as dgx-h200 with h200-node; those that share most first."""
+    own = set(_GENERATION.findall(asked))
+    shared = {name: len(own & set(_GENERATION.findall(name.lower()))) for name in names} if own else {}
+    found = [name for name, count in shared.items() if count and count == max(shared.values())]
+    return sorted(found, key=lambda name: -_likeness(asked, name.lower()))[:LIKE]
+
+
+def _of_another_family(asked: str, name: str) -> bool:
+    """Whether a name begins with another word than one that is asked for, as megatron-18b does for falcon-180b."""
+    one, other = (re.match("[a-z]*", text)[0] for text in (asked, name.lower()))  # type: ignore[index]
+    return any(map(str.isdigit, asked)) and min(len(one), len(other)) >= FAMILY and _likeness(one, other) < CERTAIN
 
 
 def _of_hub(asked: str, names: Iterable[str]) -> list[str]:

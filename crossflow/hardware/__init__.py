@@ -26,7 +26,7 @@ DOORS = {
         "AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "load_stack", "maker",
     ),
     "architecture.switching": ("of_their_number",),
-    "architecture.system": ("TEMPLATES", "architecture", "reference_peak", "resolve", "template_name", "unconnected"),
+    "architecture.system": ("TEMPLATES", "architecture", "kind_of_system", "reference_peak", "resolve", "template_name", "unconnected"),
     "architecture.template": ("BUDGETS", "DatasheetSystem", "Ends", "FEEDING", "GeneratedSystem", "Host", "READING", "SystemSpec",
         "is_none"),
     "architecture.voltage": ("throttled",),

@@ -18,6 +18,7 @@ from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.question import COMMAND, Question
 from crossflow.answers.prediction import Prediction, predict
 from crossflow.answers.score import larger_is_better
+from crossflow.answers.sections import of_other_makers
 from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, did_you_mean
@@ -316,8 +317,15 @@ def compared(
         rows=_ranked(rows, ordered_by),
         ordered_by=ordered_by,
         assumptions=tuple(dict.fromkeys(sentence for _, assumed, _ in made for sentence in assumed)),
-        notes=(*why, *kept, *_told_ties(rows), *_what_helps(rows, model, task)),
+        notes=(*_elsewhere(rows), *why, *kept, *_told_ties(rows), *_what_helps(rows, model, task)),
     )
+
+
+def _elsewhere(rows: Sequence[ComparedSystem]) -> Iterator[str]:
+    """Sentences on software that does not run on the devices of a system, or that is taken for those of its maker."""
+    for row in rows:
+        if row.prediction is not None:
+            yield from of_other_makers(row.prediction.scenario)
 
 
 def _open(settings: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, fi
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
 from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, scatter
+from crossflow.answers.sections import of_other_makers
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
@@ -327,4 +328,5 @@ def _notes(scenario: Scenario, made: int, tried: int) -> tuple[str, ...]:
     """Sentences on how far the list can be trusted."""
     sampled = f"{tried:,} of {made:,} legal strategies were tried: a sample, and all with the degrees of its best"
     measured = "the profile holds events of some strategies and others are modelled: compare strategies without a profile"
-    return (*((sampled,) if tried < made else ()), *((measured,) if scenario.profile is not None else ()))
+    own = of_other_makers(scenario)
+    return (*((sampled,) if tried < made else ()), *((measured,) if scenario.profile is not None else ()), *own)

@@ -74,6 +74,8 @@ class Question:
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
         said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
+        if not all(isinstance(said[section], Mapping) for section in ("system", "workload")):
+            return Document(file=self.asker, data=data), ()  # a setting made a section something else, which its reader refuses
         if said["workload"].get("task", "training") == "training":
             _check_network(named, said["system"])
         assumed = list(_assumed(said["system"], said["workload"], path))

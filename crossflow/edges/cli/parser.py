@@ -30,8 +30,31 @@ _SWEEP = "crossflow sweep does that, such as: crossflow sweep --model llama3-8b 
 _ELSEWHERE: Mapping[str, str] = {"grid": _SWEEP, "scan": _SWEEP}
 
 
+# What a newcomer types first, in the help of a command, before its options.
+FIRST: Mapping[str, tuple[str, ...]] = {
+    "predict": (
+        "crossflow predict --model llama3-8b --on dgx-h100 --nodes 4",
+        "crossflow predict --model config.json --on dgx-h200 --task decode --batch 64",
+        "crossflow init training && crossflow predict training.yaml",
+    ),
+    "plan": (
+        "crossflow plan --model llama3-8b --on dgx-h100 --nodes 4",
+        "crossflow plan --model llama3-8b --on dgx-h100 --nodes 4 --export megatron",
+        "crossflow plan --from train.sh --on dgx-h100 --diff",
+    ),
+}
+
+
 class Parser(argparse.ArgumentParser):
-    """Parser whose complaint is one line that says where to read on."""
+    """Parser whose complaint is one line that says where to read on, and whose help begins with examples."""
+
+    def format_help(self) -> str:
+        """The help, with the commands to begin with before the list of arguments."""
+        text, first = super().format_help(), FIRST.get(self.prog.rpartition(" ")[2], ())
+        if not first:
+            return text
+        examples = "".join(f"  {line}\n" for line in first)
+        return text.replace("positional arguments:", f"to begin with:\n{examples}\npositional arguments:", 1)
 
     def error(self, message: str) -> NoReturn:
         """Complain and exit with status 2."""

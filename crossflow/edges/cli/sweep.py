@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise CrossflowError(f"nothing is varied: give --vary PATH=A,B, such as --vary {_EXAMPLE}")
     source, assumed, _ = source_of(arguments)
     try:
-        values = swept_paths(source, values, settings=arguments.settings)
+        values = _with_strategies(source, values, arguments.settings)
         values = _coupled(values, arguments.together)
         if arguments.write is not None:
             _write_study(arguments, source, values)
@@ -62,6 +62,15 @@ def run(arguments: argparse.Namespace) -> None:
         score, points={path: each for path, each in score.points.items() if path not in values or not isinstance(values[path], dict)}
     )
     _show(arguments, score, assumed, _ties(source, arguments.settings, score, arguments.sort))
+
+
+def _with_strategies(source: Any, values: SweptValues, settings: Sequence[str]) -> SweptValues:
+    """What is varied by path, degrees as whole strategies; CrossflowError in the words of options where they leave a degree open."""
+    try:
+        return swept_paths(source, values, settings=settings)
+    except TypeError as error:
+        cure = "give whole strategies, such as --vary strategy=tp4-dp2,tp8 (with --together where they change with another value)"
+        raise CrossflowError(f"{str(error).partition(';')[0].replace('sweep() varies', '--vary changes')}; {cure}") from None
 
 
 def _check_size(values: SweptValues) -> None:

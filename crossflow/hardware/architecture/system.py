@@ -148,6 +148,11 @@ def _kind(document: Document) -> str:
     return kind
 
 
+def kind_of_system(document: Document, base: Path | None = None) -> str:
+    """Kind of the devices of a system section, read without its other keys; errors as `resolve`."""
+    return _kind(_merged(document, base))
+
+
 def _technology_names(spec: SystemSpec, document: Document, base: Path | None) -> dict[Path_, str]:
     """Technology names of a system that its library writes otherwise, by path; SpecError with every one that the library does not have."""
     _found("techlibs", spec.techlib, base, document, "techlib")
