@@ -35,9 +35,9 @@ TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run"
 @functools.cache
 def paths(scenario: Described = ANY) -> tuple[str, ...]:
     """Every path that models of files know of such a scenario, the shortest first."""
-    kinds = [scenario.system] if scenario.system in SYSTEMS else [*SYSTEMS]
+    kinds = [kind for kind in SYSTEMS if kind == scenario.system] or [*SYSTEMS]
     models: list[tuple[str, type[BaseModel]]] = [("system", SYSTEMS[kind]) for kind in kinds]
-    models += [("workload", MODELS[kind]) for kind in ([scenario.workload] if scenario.workload in MODELS else MODELS)]
+    models += [("workload", MODELS[kind]) for kind in [kind for kind in MODELS if kind == scenario.workload] or MODELS]
     found = [*TOP, "system.template", *(PUBLISHED if "datasheet" in kinds else ())]
     found += [] if scenario.automatic else [f"strategy.{key}" for key in (*PLAN_KEYS, *PAPER_KEYS)]
     found += [path for section, model in models for path in _below(model, section)]
