@@ -230,7 +230,7 @@ def test_predict_page_says_what_json_says(out, scenario):
     text, found = out("predict", scenario), json.loads(out("predict", scenario, "--json"))
     for section in ("Where the step goes", "Communication", "Memory", "Architecture", "Budgets"):
         assert f"\n{section}" in text
-    assert text.startswith("case  lstm on 512 x pathfinder, strategy CR-8-d64\n")
+    assert text.startswith("case  lstm on 512 devices of pathfinder, strategy CR-8-d64\n")
     for figure in (found["step_time_s"], *found["breakdown_s"].values()):
         assert f" {show_number(figure, 's')}" in text
     assert f"{show_number(found['memory']['total_bytes'], 'B')} of 32 GiB a device" in text
@@ -263,7 +263,7 @@ def test_predict_time_without_end(out, scenario):
 
 def test_predict_one_device(out, scenario):
     text = out("predict", scenario, "--set", "strategy=d1", "workload={model: gemm, m: 512, n: 512, k: 512}")
-    assert text.startswith("case  gemm on one pathfinder, strategy d1")
+    assert text.startswith("case  gemm on one device of pathfinder, strategy d1")
     assert "Communication" not in text
 
 

@@ -26,7 +26,7 @@ def scenario(tmp_path):
 
 def test_a_step_is_drawn_in_the_terminal(out, scenario):
     text = out("timeline", scenario)
-    assert text.startswith("small: transformer on 8 x dgx-a100, tp2-dp2-pp2:")
+    assert text.startswith("small: transformer on 8 devices of dgx-a100, tp2-dp2-pp2:")
     assert [line.split()[0:2] for line in text.splitlines() if line.startswith("stage")][:2] == [["stage", "0"], ["stage", "1"]]
     assert "mean of all" in text
     assert "does not fit" not in text

@@ -330,7 +330,7 @@ def test_the_command_shows_a_page_and_takes_settings(tmp_path, capsys):
     assert main(["schedule", str(path), "--set", "scheduler=backfill", "jobs.0.time=5 h"]) == 0
     page = capsys.readouterr().out
     for words in (
-        "16 x h100-ib-cluster, backfill",
+        "16 devices of h100-ib-cluster, backfill",
         "device-hours",
         "jobs wait in the mean",
         "long",

@@ -54,7 +54,7 @@ def test_pools_of_other_devices_are_engines_beside_the_replicas():
     assert own.rate > 0.6 * older.rate
     assert set(found.found.where) == set(range(5))
     assert found.rent * 3600 == pytest.approx(2 * 3 + 3 * 2 * 1)
-    assert found.scenario.fleet == "2 x dgx-h100 and 6 x dgx-a100"
+    assert found.scenario.fleet == "2 devices of dgx-h100 and 6 devices of dgx-a100"
     alone = crossflow.serve(data({"strategy": "tp2-dp3", "system.devices": 6, "system.template": "dgx-a100"}))
     assert older.rate == alone.run.writers.rate
     assert older.limits == alone.run.writers.limits

@@ -44,7 +44,7 @@ def test_a_file_becomes_a_scenario(write):
     assert (scenario.name, scenario.devices, str(scenario.strategy)) == ("small", 8, "RC-2-2-d2")
     assert (scenario.workload.layers, scenario.workload.dtype, scenario.workload.task) == (2, "fp16", "training")
     assert (scenario.order, scenario.kernels_per_device) == (None, 1)
-    assert repr(scenario) == "Scenario('small': lstm on 8 x pathfinder, strategy RC-2-2-d2)"
+    assert repr(scenario) == "Scenario('small': lstm on 8 devices of pathfinder, strategy RC-2-2-d2)"
 
 
 def test_a_scenario_round_trips_through_plain_data(write):

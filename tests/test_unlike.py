@@ -369,7 +369,7 @@ def test_layers_are_told_for_every_stage(tmp_path, capsys):
     path = trained(H100, A100).save(tmp_path / "two.yaml")
     assert main(["predict", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "8 x dgx-h100 and 8 x dgx-a100" in out
+    assert "8 devices of dgx-h100 and 8 devices of dgx-a100" in out
     assert "devices of several kinds" in " ".join(out.split())
     rows = [line.split() for line in out.splitlines() if line.rstrip().endswith(("dgx-h100", "dgx-a100")) and line.split()[0].isdigit()]
     assert [row[-1] for row in rows] == ["dgx-h100"] * 2 + ["dgx-a100"] * 2

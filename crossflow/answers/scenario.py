@@ -191,17 +191,16 @@ class Scenario(PlainData, metaclass=_Opened):
 
     @property
     def fleet(self) -> str:
-        """Its devices in words, such as `8 x dgx-h100, 16 x dgx-a100 and 4 x dgx-b200 for prompts`."""
+        """Its devices in words, such as `8 devices of dgx-h100 and 4 devices of dgx-b200 for prompts`."""
         if self.system.kinds:
-            return " and ".join(f"{one.device_count:,} x {one.name}" for one in self.system.places.values())
+            return " and ".join(one.in_words(one.device_count) for one in self.system.places.values())
         pooled, further = self.system.pooled, self.further
-        several = self.devices > 1 or self.readers or self.feeders or further
-        own = f"{self.devices:,} x {self.system.name}" if several else f"one {self.system.name}"
-        parts = [own, *(f"{count:,} x {pooled.get(name, self.system).name}" for name, count in further.items())]
+        own = self.system.in_words(self.devices)
+        parts = [own, *(pooled.get(name, self.system).in_words(count) for name, count in further.items())]
         if self.feeders:
-            parts.append(f"{self.feeders:,} x {pooled.get(FEEDING, self.system).name} for experts")
+            parts.append(f"{pooled.get(FEEDING, self.system).in_words(self.feeders)} for experts")
         if self.readers:
-            parts.append(f"{self.readers:,} x {pooled.get(READING, self.system).name} for prompts")
+            parts.append(f"{pooled.get(READING, self.system).in_words(self.readers)} for prompts")
         return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
     @property
@@ -407,7 +406,7 @@ class Scenario(PlainData, metaclass=_Opened):
         from crossflow.base.drawing import html
 
         rows = {
-            "system": self.fleet if self.system.kinds else f"{self.devices:,} x {self.system.name}",
+            "system": self.fleet if self.system.kinds else self.system.in_words(self.devices),
             "workload": f"{self.workload.model}, {self.workload_batch:,} samples a step",
             "strategy": self.strategy_text,
             **({} if self.stack is None else {"software": self.stack.name}),
@@ -416,7 +415,7 @@ class Scenario(PlainData, metaclass=_Opened):
         return html.heading(self.name) + html.table(["", ""], rows.items()) + html.table(["setting", "value"], own, html.MOST)
 
     def __repr__(self) -> str:
-        fleet = self.fleet if self.system.kinds else f"{self.devices} x {self.system.name}"
+        fleet = self.fleet if self.system.kinds else self.system.in_words(self.devices)
         return f"Scenario({self.name!r}: {self.workload.model} on {fleet}, strategy {self.strategy_text})"
 
 
@@ -879,7 +878,11 @@ def _what_is_described(document: Document, base: Path | None) -> Described:
     with contextlib.suppress(CrossflowError):
         if isinstance(named, str):
             name = named if named in MODELS else preset_of(named, Document(file=document.file, data={}), base, ()).data.get("model")
-    return Described(system=kind, workload=name if name in MODELS else None, automatic=document.data.get("strategy") in (None, ANY, AUTO))
+    return Described(
+        system=kind,
+        workload=name if isinstance(name, str) and name in MODELS else None,
+        automatic=document.data.get("strategy") in (None, ANY, AUTO),
+    )
 
 
 def _with_engines(data: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from crossflow.answers.guesses import DEGREES, Described, guessed, section
 from crossflow.base.errors import NEAREST, SYNONYMS, Problem, either, folded
+from crossflow.base.moved import RENAMED
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
@@ -81,6 +82,9 @@ def pointed(problem: Problem, below: str = "", scenario: Described = ANY) -> Pro
         own = [path for path in _below(RequestsSpec, "requests") if path.count(".") == 1 and path.endswith(f".{key}")]
         return replace(problem, message=f"{problem.message}; '{key}' stands at {own[0]}") if own and own[0] != problem.path else problem
     beside, known = hint.startswith("did you mean"), paths(scenario)
+    here = beside and "." not in problem.path and any(f"'{name}'" in hint for name in SYNONYMS.get(folded(key), ()))
+    if here or key in RENAMED:
+        return problem
     if beside and SYNONYMS.get(folded(key)) and "." in problem.path and not any(path.endswith(f".{key}") for path in known):
         return _in_full(problem, said, hint)  # what the word means where it stands, before what has the word elsewhere
     written = _written(problem)

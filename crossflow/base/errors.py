@@ -184,7 +184,7 @@ def _of_generation(asked: str, names: Iterable[str]) -> list[str]:
     own = set(_GENERATION.findall(asked))
     shared = {name: len(own & set(_GENERATION.findall(name.lower()))) for name in names} if own else {}
     found = [name for name, count in shared.items() if count and count == max(shared.values())]
-    return sorted(found, key=lambda name: -_likeness(asked, name.lower()))[:LIKE]
+    return sorted(found, key=lambda name: (-_likeness(asked, name.lower()), not name.lower().startswith(asked)))[:LIKE]
 
 
 def _of_another_family(asked: str, name: str) -> bool:

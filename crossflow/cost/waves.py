@@ -179,8 +179,7 @@ def _wave_times(
     taken = np.full(shape, -1)  # place of the best choice, -1 where a product never ends
     widens = bool(widening.any())
     late = (widening > 0.0) & earlier
-    if widens and earlier:
-        per_flop = np.where(late, per_flop / architecture.execution.earlier_instructions, per_flop)
+    per_flop = np.where(late, per_flop / architecture.execution.earlier_instructions, per_flop) if widens and earlier else per_flop
     choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
@@ -221,11 +220,17 @@ def _wave_times(
     if not widens:
         both, drawn = best, power
     third = drawn * drawn * drawn
-    again = np.zeros(shape)
-    if own is not None:  # of the best tile alone: no choice depends on it
-        rows, columns = choices[:2, taken, 0, 0]
-        again = np.where(taken < 0, 0.0, batch * overflow(m, n, k, rows, columns * second, columns, element, architecture, own))
+    again = np.zeros(shape) if own is None else _again(taken, choices, (m, n, k), batch, second, element, architecture, own)
     return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third)), again
+
+
+def _again(
+    taken: Index, choices: Array, sizes: tuple[Array, Array, Array], batch: Array, second: Array, element: float,
+    architecture: Architecture, library: ProductLibrary,
+) -> Array:  # fmt: skip
+    """Bytes that the best tiles alone read once more, for no choice depends on it; none of products that never end. [B]"""
+    rows, columns = choices[:2, taken, 0, 0]
+    return np.where(taken < 0, 0.0, batch * overflow(*sizes, rows, columns * second, columns, element, architecture, library))
 
 
 def _of_library(architecture: Architecture, library: ProductLibrary | None) -> tuple[Array, ...]:

@@ -250,8 +250,8 @@ def test_after_an_error_nothing_stale_is_green_and_a_button_repairs_it(opened, s
     assert page.evaluate(
         "[...document.querySelectorAll('.tiles > *')].every((card) => card.inert && getComputedStyle(card).filter === 'grayscale(1)')"
     )
-    assert page.inner_text(".what").startswith("last valid design: transformer on 32 x h100-ib-cluster, tp8-dp4")
-    assert "last one that is: transformer on 32 x h100-ib-cluster" in page.inner_text(".old")
+    assert page.inner_text(".what").startswith("last valid design: transformer on 32 devices of h100-ib-cluster, tp8-dp4")
+    assert "last one that is: transformer on 32 devices of h100-ib-cluster" in page.inner_text(".old")
     assert time_of(page) == before
     page.click("text=use fp16")
     page.wait_for_selector("body:not(.stale)")

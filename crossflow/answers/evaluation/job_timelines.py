@@ -65,7 +65,7 @@ def job_timeline(scenario: Scenario, uneven: Uneven) -> Timeline:
         lines = [[*sent, *trained], *([*sent, one] for one in written)]
     else:
         lines = [[*sent, *([written[i]] if ends else []), *trained] for i in range(len(devices))]
-    fleet = f"{scenario.devices + rollout.devices} x {scenario.system.name}"
+    fleet = scenario.system.in_words(scenario.devices + rollout.devices)
     made = timeline_of(
         _runs(lines, None if beside else begin + rollout.time), devices,
         title=f"{scenario.name}: {job.kind} of {scenario.workload.model} on {fleet}, {scenario.strategy_text}",

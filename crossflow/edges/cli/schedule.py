@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def sections(found: ScheduledJobs) -> list[RenderableType]:
     """The page: what it is and took, where devices went, how long jobs waited, by class."""
-    what = f"{found.found.room.devices:,} x {found.cluster.system.name}, {found.cluster.policy.kind}"
+    what = f"{found.cluster.system.in_words(found.found.room.devices)}, {found.cluster.policy.kind}"
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in found.notes]
     head = Group(page.first_line(found.cluster.name, "  ", what), Text(), page.indented(page.pairs(dict(_answers(found)))), *notes)
     return [head, _devices(found), _waiting(found)]

@@ -606,7 +606,7 @@ def _head(scenario: Scenario, known: FlagTable, comments: Mapping[str, Any], rem
     stack, system = scenario.stack, scenario.document.data["system"]
     assert stack is not None  # a transformer's
     lines = [
-        f"# Written by crossflow {__version__}: {scenario.name}, {scenario.strategy_text} on {scenario.devices} x {scenario.system.name}."
+        f"# Written by crossflow {__version__}: {scenario.name}, {scenario.strategy_text} on {scenario.system.in_words(scenario.devices)}."
     ]
     lines += ["# crossflow reads the lines below back: what no flag says."]
     if set(system) <= {"template", "devices", "nodes"} and system["template"] in files.catalogue("templates"):

@@ -198,6 +198,10 @@ class SystemFields(FileModel):
         node = math.gcd(*sizes)
         return node, self.whole_count // node
 
+    def in_words(self, devices: int) -> str:
+        """So many of its devices in words, such as `8 devices of dgx-h100`: the name of a system is often that of a whole node."""
+        return f"{devices:,} devices of {self.name}" if devices != 1 else f"one device of {self.name}"
+
     @property
     def device_count(self) -> int:
         """Accelerators in the system, from `devices` or from `nodes`."""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by crossflow VERSION: chat, ep72-re32-dp72-mb256 on 72 x h100-ib-cluster.
+# Written by crossflow VERSION: chat, ep72-re32-dp72-mb256 on 72 devices of h100-ib-cluster.
 # crossflow reads the lines below back: what no flag says.
 # crossflow: system: h100-ib-cluster
 # The software's own settings are said as far as flags say them: overlap.

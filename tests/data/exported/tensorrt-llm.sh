@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Written by crossflow VERSION: chat, ep16-dp16-mb32 on 16 x h100-ib-cluster.
+# Written by crossflow VERSION: chat, ep16-dp16-mb32 on 16 devices of h100-ib-cluster.
 # crossflow reads the lines below back: what no flag says.
 # crossflow: system: h100-ib-cluster
 # crossflow: workload.prompt: 2000
