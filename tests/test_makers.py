@@ -25,6 +25,14 @@ def test_software_that_does_not_run_on_the_devices_is_noted(system, software):
     assert any(note.startswith(f"software: {software} runs on devices of ") for note in trained(system, software=software).notes)
 
 
+def test_software_of_recommendation_models_is_named_for_them():
+    asked = {"system": {"template": "mi300x-node", "devices": 8}, "workload": {"model": "dlrm-a-transformer"}, "strategy": "auto"}
+    notes = crossflow.predict(crossflow.from_dict({**asked, "software": "nemo"})).notes
+    assert any(note.endswith("give software=torchrec for one that runs there") for note in notes)
+    own, usual = (crossflow.evaluate(crossflow.from_dict({**asked, **given})) for given in ({"software": "torchrec"}, {}))
+    assert own.step_time[0] == usual.step_time[0]
+
+
 def test_plans_and_comparisons_say_where_their_software_does_not_run():
     asked = {"model": "llama3-8b", "task": "decode", "batch": 16, "settings": ["software=tensorrt-llm"]}
     told = "software: tensorrt-llm runs on devices of NVIDIA only, not on mi325x-node of AMD; this is what it would do there; "

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
+ON_ALL = {**DEFAULT_STACK, "training": "pytorch-fsdp"}  # those that run on devices of every maker
 OF_VENDORS = {"google": {"training": "t5x"}}  # by the maker of devices that these do not run on
 DLRM_STACK = "torchrec"
 TRAINS_NOT = "{name} serves models, and workload.task is training; give task: decode or serving, or software that trains, such as {other}"
@@ -225,9 +226,16 @@ def events_of(named: str | None, system: SystemSpec, system_document: Document, 
 
 
 def runs_on(vendor: str, workload: Workload) -> str:
-    """A software stack that runs a task on the devices of a maker."""
-    task = getattr(workload, "task", "training")
-    return OF_VENDORS.get(vendor, {}).get(task) or ("pytorch-fsdp" if task == "training" else "vllm")
+    """A software stack that runs a workload on the devices of a maker."""
+    return _usual(vendor, workload, ON_ALL)
+
+
+def _usual(vendor: str, workload: Workload | None, stacks: Mapping[str, str]) -> str:
+    """The stack of a workload on the devices of a maker: of `stacks` by task where neither of the two has its own."""
+    if isinstance(workload, DlrmSpec):
+        return DLRM_STACK
+    task = workload.task if isinstance(workload, TransformerSpec) else "training"
+    return OF_VENDORS.get(vendor, {}).get(task, stacks[task])
 
 
 def of_other_makers(scenario: Scenario) -> Iterator[str]:
@@ -271,12 +279,11 @@ def _stack(
         raise CrossflowError(f"a software stack runs transformers, dlrm and programs; {workload.model} has none")
     if isinstance(workload, LstmSpec | GemmSpec) or (isinstance(workload, ProgramSpec) and named is None):
         return None
-    task = workload.task if isinstance(workload, TransformerSpec) else "training"
-    usual = OF_VENDORS.get(vendor, {}).get(task, DEFAULT_STACK[task])
+    usual = _usual(vendor, workload, DEFAULT_STACK)
     if named is None:
-        return load_stack(DLRM_STACK if isinstance(workload, DlrmSpec) else usual, base)[0]
+        return load_stack(usual, base)[0]
     found = load_stack(named if isinstance(named, str) else document.under("software"), base)[0]
-    if isinstance(workload, TransformerSpec) and task == "training" and not found.trains:
+    if isinstance(workload, TransformerSpec) and workload.task == "training" and not found.trains:
         raise CrossflowError(TRAINS_NOT.format(name=found.name, other=usual))
     return found
 
