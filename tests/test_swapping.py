@@ -1,10 +1,13 @@
 """Requests that lose their room in the cache: keys and values go to the host and come back, in the place of being computed anew."""
 
+import copy
+
 import numpy as np
 import pytest
 
 import crossflow
 from crossflow.base.errors import SpecError
+from crossflow.engine.service.ticket import Ticket
 from crossflow.workload.requests.record import RequestTrace
 from tests import naive_service
 from tests.test_service_events import poisson, replica, table, through
@@ -43,6 +46,23 @@ def test_a_fast_link_saves_the_computing_and_no_room_is_computing_anew():
     times = [one.times["e2e"].mean() for one in (anew, fast, slow)]
     assert times[1] < times[0] < times[2]
     assert none.last.tobytes() == anew.last.tobytes()
+
+
+def test_what_the_host_keeps_for_an_engine_that_fails_is_lost():
+    engine, trace = replica(table(), pages=110, swap=1e-6), poisson(30.0, 150)
+    for i, (prompt, output) in enumerate(zip(trace.prompt.tolist(), trace.output.tolist(), strict=True)):
+        engine.submit(Ticket(i, 0.0, prompt, output), 0.0)
+    while not engine.swapped:
+        engine.commit()
+    away, bare = sum(ticket.away for ticket in engine.waiting), copy.deepcopy(engine)
+    assert engine.swapped == away > 0
+    for ticket in bare.waiting:  # the same engine, had it kept nothing on the host
+        ticket.away = 0
+    bare.fail(engine.since, keeps=True)
+    _, left = engine.fail(engine.since, keeps=True)
+    assert engine.swapped == 0
+    assert not any(ticket.away for ticket in left)
+    assert engine.lost == bare.lost + away
 
 
 BASE = {

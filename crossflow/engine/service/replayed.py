@@ -123,8 +123,8 @@ class ServiceReplay(EngineSpans):
 def covered(spans: Array, window: tuple[float, float]) -> float:
     """Share of a time that spans cover.
 
-    >>> covered(np.array([[-np.inf, 2.0], [6.0, np.inf]]), (0.0, 8.0))
-    0.5
+    >>> covered(np.array([[-np.inf, 2.0], [6.0, np.inf]]), (0.0, 8.0)), covered(np.array([[0.0, 2.0]]), (1.0, 1.0))
+    (0.5, 1.0)
     """
     begin, end = window
     clipped = np.clip(spans, begin, end)
