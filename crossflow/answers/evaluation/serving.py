@@ -15,7 +15,7 @@ from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.service import Prefill, Service, guessed, steady_state
+from crossflow.engine.runs.service import Prefill, Service, at_rest, guessed, steady_state
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import engine_devices, worker_plan
@@ -41,7 +41,9 @@ def serving_run(batch: PointBatch) -> Ran:
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
     layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
-    steady = steady_state(job, layout, runs_on, service)
+    # The times of requests that are replayed come from the replay; what else lies on several kinds of devices, or of memory, from here.
+    alone = scenario.requests is not None and service.prefill is None and service.experts is None and runs_on.architecture.second is None
+    steady = (at_rest if alone else steady_state)(job, layout, runs_on, service)
     beside = _further(batch)
     if service.prefill is not None:
         fleet = pool or Fleet(system=batch.system, device=batch.device)

@@ -290,6 +290,18 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures, reading=energy, feeding=feeding)
 
 
+def at_rest(job: Job, layout: Layout, machine: Machine, service: Service) -> Steady:
+    """A service of n points with one request in each replica: what devices hold, and whether a step of it ends.
+
+    That is all that a replay needs to know of the closed form, at a step in the place of several. Replicas read their prompts themselves
+    and hold their own experts. Parameters as of `steady_state`.
+    """
+    held, most = cache_room(job.own, layout, machine, service)
+    step = service_step(transformer_step, job, _at(layout, np.ones(len(layout))), machine, held)
+    outcome = replace(step, memory=held.kinds, problems=((most < 1.0, NO_ROOM),))
+    return Steady(outcome=outcome, requests=np.ones(len(layout)), figures={})
+
+
 def _single(layout: Layout) -> Layout:
     """The same plans with one request in one replica."""
     ones = np.ones(len(layout))
