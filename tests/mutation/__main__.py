@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.mutation.mutants import Place, places_of
-from tests.mutation.packages import PACKAGES, ROOT, SCRIPTS, files_of, modules_of
+from tests.mutation.packages import PACKAGES, ROOT, SCRIPTS, every_file, files_of, modules_of
 from tests.mutation.runner import Verdict, is_recorded, judged
 from tests.mutation.scripts import ScriptPlace, judged_scripts, script_places
+
+TOGETHER = "all packages"
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Print every mutant that survived, and how many of each package were caught; 0 where at least 90 % were."""
     asked = _parsed(words)
-    packages = asked.package or PACKAGES
     verdicts = []
-    for package, mine in _drawn(packages, asked).items():
+    for package, mine in _together(_drawn(asked.package or PACKAGES, asked), asked).items():
         if mine:
             found = _judged(package, mine, asked)
             print(_counted(package, found), flush=True)
@@ -33,8 +34,17 @@ def _judged(package: str, places: Sequence[Any], asked: argparse.Namespace) -> l
 
     if package == SCRIPTS:
         return judged_scripts(places, told)
-    files = asked.tests or [file for file in files_of(package) if not (asked.laws and is_recorded(file))]
+    files = asked.tests or (every_file() if package == TOGETHER else files_of(package))
+    files = [file for file in files if not (asked.laws and is_recorded(file))]
     return judged(package, places, files, told, thorough=asked.thorough)
+
+
+def _together(drawn: dict[str, list[Any]], asked: argparse.Namespace) -> dict[str, list[Any]]:
+    """The same with the places of all packages in one, where all tests are asked about each."""
+    if not asked.all_tests:
+        return drawn
+    scripts = drawn.pop(SCRIPTS, [])
+    return {TOGETHER: [place for mine in drawn.values() for place in mine], SCRIPTS: scripts}
 
 
 def _drawn(packages: Sequence[str], asked: argparse.Namespace) -> dict[str, list[Place | ScriptPlace]]:
@@ -66,6 +76,7 @@ def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--package", action="append", choices=PACKAGES, help="of this package only; may be given again")
     parser.add_argument("--at", action="append", metavar="FILE:LINE", help="at this place only, as crossflow/cost/price.py:70")
     parser.add_argument("--tests", action="append", metavar="FILE", help="ask these tests instead of those of the package")
+    parser.add_argument("--all-tests", action="store_true", help="ask all tests about each mistake; as they are they run for minutes")
     parser.add_argument("--laws", action="store_true", help="leave out recorded predictions: what only they notice survives, sooner")
     parser.add_argument("--thorough", action="store_true", help="ask the thorough tests too")
     parser.add_argument("--verbose", action="store_true", help="print those that were caught too, and by which test")

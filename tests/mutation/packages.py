@@ -6,6 +6,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = 16  # of a test with more, as many are shown a mutant
 RECORDED = "recorded"  # the predictions that are recorded, which answer for every package, with all of their cases
 LONG = 3  # seconds of processor time; tests that take as long are not asked
+ASKED = 60  # seconds of processor time for which tests are asked about a mutant, the quickest first
 LIMIT = 5  # seconds of processor time that a test may take beyond five times what it takes
 
 TESTS = {
@@ -76,3 +77,8 @@ def modules_of(package: str) -> list[Path]:
 def files_of(package: str) -> list[str]:
     """Test files that answer for a package, and its modules, whose examples do."""
     return [*(str(ROOT / "tests" / f"test_{name}.py") for name in [*TESTS[package].split(), RECORDED]), str(ROOT / "crossflow" / package)]
+
+
+def every_file() -> list[str]:
+    """All test files that need no environment of their own, and the modules of crossflow, whose examples are tests."""
+    return [*map(str, sorted((ROOT / "tests").glob("test_*.py"))), str(ROOT / "tests" / "plots"), str(ROOT / "crossflow")]

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+import itertools
 import os
 import pickle
 import resource
@@ -26,7 +27,7 @@ from typing import Any
 import pytest
 
 from tests.mutation.mutants import Mutant, Place, marked, planted
-from tests.mutation.packages import CASES, LIMIT, LONG, RECORDED, ROOT, files_of
+from tests.mutation.packages import ASKED, CASES, LIMIT, LONG, RECORDED, ROOT, files_of
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("base.units", "base.files", "hardware.technology", "program.embedding")  # whose caches hold what was read, and are not mutated
@@ -161,6 +162,8 @@ class Runner:
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
         calls = {item: profile[item.nodeid] for item in session.items if _concerns(mutant, profile.get(item.nodeid, (0.0, set()))[1])}
         items = sorted(calls, key=lambda item: (is_recorded(item.nodeid), calls[item][0]))
+        taken = itertools.accumulate(calls[item][0] for item in items)
+        items = [item for item, so_far in zip(items, taken, strict=True) if so_far <= ASKED]
         limits = [LIMIT + 5 * calls[item][0] for item in items]
         found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
         caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
