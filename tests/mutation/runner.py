@@ -211,7 +211,7 @@ def _functions() -> dict[Key, list[Any]]:
     """The functions of crossflow that exist, by file and first line."""
     live: dict[Key, list[Any]] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, types.FunctionType) and thing.__code__.co_filename.startswith(str(ROOT / "crossflow")):
+        if type(thing) is types.FunctionType and thing.__code__.co_filename.startswith(str(ROOT / "crossflow")):
             live.setdefault((thing.__code__.co_filename, thing.__code__.co_firstlineno), []).append(thing)
     return live
 
