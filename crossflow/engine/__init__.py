@@ -30,7 +30,7 @@ DOORS = {
     "runs.memory": ("CACHE", "KINDS", "Memory", "WEIGHTS", "memory"),
     "runs.outcome": ("BREAKDOWN", "Outcome"),
     "runs.programs": ("launches", "program_outcome", "table"),
-    "runs.service": ("NO_ROOM", "OVERRUN", "Prefill", "Service", "TAILS", "cache_room", "guessed",
+    "runs.service": ("NO_ROOM", "OVERRUN", "Prefill", "Service", "TAILS", "at_rest", "cache_room", "guessed",
         "sending_over", "steady_state"),
     "runs.service_table": ("Reach", "Replicas", "step_table"),
     "runs.timeline": ("transformer_timeline",),

@@ -43,6 +43,10 @@ NO_CHOICES: Mapping[str, Choice] = MappingProxyType({})
 APART = ("workload.model",)  # settings of a workload that make a model of another kind
 
 
+class LegalStrategies(list[Any]):
+    """Strategies of points that are known to divide the scenario's model and batch over its devices, as all that crossflow lists do."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Members:
     """What the points of one batch compute."""
@@ -108,7 +112,7 @@ def together(
     alike = not of_their_number(scenario.system, scenario.library, chosen_of(scenario, choices)["system"])
     others = {path: values for path, values in discrete.items() if not _inside(scenario, path, alike=alike)}
     for settings, index in groups(others, n):
-        ours = {path: [python(values[i]) for i in index] for path, values in discrete.items() if path not in others}
+        ours = {path: _some(values, index) for path, values in discrete.items() if path not in others}
         base = _with(scenario, settings, ours, 0) if settings and ours else variant(scenario, settings)
         inner = _batches if isinstance(base.workload, Layered) else _graphs
         if not ours or type(base.workload) is not type(scenario.workload):
@@ -116,6 +120,12 @@ def together(
         else:
             found = inner(base, ours, len(index))
         yield from ((made, members, index[points]) for made, members, points in found)
+
+
+def _some(values: Sequence[Any], index: Index) -> list[Any]:
+    """Some of the values of a path, legal strategies still known as such."""
+    found = [python(values[i]) for i in index]
+    return LegalStrategies(found) if isinstance(values, LegalStrategies) else found
 
 
 def _inside(scenario: Scenario, path: str, *, alike: bool) -> bool:
@@ -260,6 +270,9 @@ def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
         read.which[points] = len(read.sized)
         read.sized.append(sized)
         read.jobs.append(jobs[model])
+        if not sizes and isinstance(ours["strategy"], LegalStrategies):
+            read.strategies = _serving(base, jobs[model], ours["strategy"])
+            continue
         known = dict[Any, Plan | Hierarchy]()
         for i in points:
             written = ours["strategy"][i] if "strategy" in ours else sized.written
@@ -308,3 +321,11 @@ def _checked(base: Scenario, sized: Sized, job: Job | DlrmJob | None, written: A
     strategy = sized.strategy(written)
     check_strategy(base, strategy, sized, None if job is None else job.model)
     return strategy
+
+
+def _serving(base: Scenario, job: Any, legal: LegalStrategies) -> LegalStrategies:
+    """The same strategies; StrategyError where one of them cannot serve beside the further parts of a service."""
+    if isinstance(base.workload, TransformerSpec) and base.workload.serves:
+        for one in legal:
+            check_strategy(base, one, None, job.model)
+    return legal

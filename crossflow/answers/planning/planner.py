@@ -10,6 +10,7 @@ import numpy as np
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.evaluation.members import LegalStrategies
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
@@ -196,10 +197,10 @@ def _degrees(strategy: AnyStrategy) -> object:
 
 
 def survey(scenario: Scenario, strategies: tuple[AnyStrategy, ...], objective: str) -> Survey:
-    """Strategies with their scores; the steps of those that do not fit are not timed."""
+    """Legal strategies with their scores; the steps of those that do not fit are not timed."""
     # Plans are read faster as they are; a plan alone would become a scenario of its own, for which it must be text.
     layered = len(strategies) > 1 and not isinstance(strategies[0], Mesh)
-    points = list(strategies) if layered else texts_of(scenario, strategies)
+    points = LegalStrategies(strategies) if layered else texts_of(scenario, strategies)
     score = evaluate(scenario, {"strategy": points}, fitting=True, columns=(objective,))
     values = np.asarray(figure(score, objective), dtype=float)
     cost = np.where(np.isnan(values), np.inf, -values if larger_is_better(objective) else values)

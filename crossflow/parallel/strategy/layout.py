@@ -23,7 +23,7 @@ from crossflow.parallel.strategy.mesh import (
     RepeatedModule,
     Type,
 )
-from crossflow.parallel.strategy.plan import NUMBERS, OWN_SHARDS, OWN_TENSOR, Plan, PlanWords
+from crossflow.parallel.strategy.plan import NUMBERS, OWN_SHARDS, OWN_TENSOR, Plan, PlanWords, fields_of_words
 from crossflow.parallel.strategy.stages import Division
 from crossflow.program.groups import Group, Pair
 from crossflow.workload.transformer import Routing
@@ -390,8 +390,9 @@ class _Spoken:
 
     @classmethod
     def of(cls, plans: Sequence[Plan]) -> _Spoken:
-        different, which = numbered([plan.words for plan in plans])
-        return cls(different=different, which=which)
+        _, which = numbered([*map(fields_of_words, plans)])
+        _, first = np.unique(which, return_index=True)
+        return cls(different=tuple(plans[i].words for i in first.tolist()), which=which)
 
     def numbered(self, name: str) -> tuple[tuple[Any, ...], Index]:
         """Different words of a name, and which of them each plan has."""

@@ -120,9 +120,9 @@ class Plan:
         """Its `NUMBERS` as doubles, of which columns of many plans are made at once."""
         return struct.pack(f"{len(NUMBERS)}d", *_numbers_of(self))
 
-    @functools.cached_property
+    @property
     def words(self) -> PlanWords:
-        """What else it says, which few of many plans say differently."""
+        """What else it says, which few of many plans say differently; plans with the same `fields_of_words` have the same."""
         return PlanWords(*(getattr(self, name) for name in PlanWords._fields))
 
     @property
@@ -176,3 +176,7 @@ NUMBERS = (
     "recompute_layers", "offload_layers", "far_experts", "far_cache", *OWN_TENSOR.values(), *OWN_SHARDS.values(),
 )  # fmt: skip
 _numbers_of = operator.attrgetter(*NUMBERS)
+fields_of_words = operator.attrgetter(
+    "recompute", "recompute_modules", "schedule", "first_stage", "last_stage", "stage_layers", "placement", "offload", "far", "apart",
+    "unsharded", "distant",
+)  # fmt: skip
