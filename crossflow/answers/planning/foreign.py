@@ -13,6 +13,7 @@ from crossflow.answers.planning.question import COMMAND, INSTEAD, system_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
+from crossflow.base.units import in_dollars
 from crossflow.parallel.strategy.notation import DEGREES
 from crossflow.parallel.strategy.transformers import plan_of
 
@@ -143,7 +144,7 @@ def _one(word: str, value: str, options: Collection[str], beside: Mapping[str, A
         asked = f"arrivals: {{law: poisson, rate: {value or 5} 1/s}}, count: 200, prompt: 500, output: 100"
         return f"--set 'requests={{{asked}}}'"
     if name == "price":
-        return f"--set 'system.operation.price={value or 2} USD/hour'"
+        return f"--set 'system.operation.price={in_dollars(value or '2', 'USD/s') or value}'"
     if name in INSTEAD or (name in OF_WORKLOAD and name != "top") or name in OF_FILE:  # a recommendation model has a `top`
         return f"--set {INSTEAD.get(name) or (name if name in OF_FILE else f'workload.{name}')}={value or 'VALUE'}"
     return ""
