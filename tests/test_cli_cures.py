@@ -1,5 +1,6 @@
 """What the command line says to type in the place of words that it does not take: it is typed here, and must answer."""
 
+import json
 import re
 import shlex
 
@@ -55,3 +56,36 @@ def test_a_cure_that_would_not_work_is_not_told_as_one(words, sentence, capsys):
     with pytest.raises(SystemExit):
         main(words.split())
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy", "setting"),
+    [
+        (SMALL, "tp16", "system.nodes=2"), ("--model llama3-8b --on dgx-h100 --nodes 2", "tp8-dp4", "system.nodes=4"),
+        ("--model qwen3-8b --on dgx-b200 --devices 2", "tp4", "system.devices=4"),
+    ],
+)  # fmt: skip
+def test_a_strategy_for_more_devices_names_the_setting_that_gives_them(given, strategy, setting, capsys):
+    words = ["predict", *given.split(), "--strategy", strategy]
+    assert main(words) == 2
+    assert f"; {setting} makes it" in capsys.readouterr().err
+    assert main([*words, "--set", setting, "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy"), [(SMALL, "tp64"), (SMALL, "tp8-dp3"), (SMALL, "dp9"), ("--model llama3-8b --on h100-sxm --devices 1", "dp2")]
+)
+def test_no_devices_are_named_for_a_strategy_that_they_would_not_take(given, strategy, capsys):
+    assert main(["predict", *given.split(), "--strategy", strategy]) == 2
+    said = capsys.readouterr().err
+    assert "makes it" not in said
+    assert ("nothing connects 2 of them; name a system of it such as dgx-h100" in said) == ("h100-sxm" in given)
+
+
+def test_a_plan_on_devices_that_nothing_connects_names_systems_of_them_and_no_change_that_needs_a_network(capsys):
+    assert main(["plan", "--model", "llama3-70b", "--on", "h100-sxm", "--devices", "8", "--task", "decode", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any("nothing connects 8 of them; name a system of it such as dgx-h100" in note for note in found["notes"])
+    assert not [one for one in found["remedies"] if one.startswith(("zero:", "tp:", "pp:"))]
+    assert main(["predict", "--model", "llama3-8b", "--on", "h100-sxm", "--strategy", "tp8"]) == 0
+    assert "nothing connects 8 of them; name a system of it such as dgx-h100" in " ".join(capsys.readouterr().out.split())

@@ -14,7 +14,8 @@ from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
-from crossflow.hardware.architecture.system import resolve, template_name, unconnected
+from crossflow.hardware.architecture.connected import unconnected
+from crossflow.hardware.architecture.system import resolve, template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
 from crossflow.program.file import is_program
@@ -101,7 +102,7 @@ def _title(model: str) -> str:
 def _check_network(named: str, section: Any) -> None:
     """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
     system = system_of(section)
-    if system is not None and (why := unconnected(system)):
+    if system is not None and (why := unconnected(system, system.device_count)):
         raise CrossflowError(f"{named} is a device, and {why}")
 
 

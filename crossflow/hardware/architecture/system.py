@@ -246,19 +246,6 @@ def _same(given: Any, held: Any) -> bool:
     return given in (None, held) or (isinstance(given, str) and isinstance(held, str) and folded(given) == folded(held))
 
 
-def unconnected(system: SystemSpec) -> str | None:
-    """What to do where nothing connects the devices of a system, in a sentence; None where something does, or one is alone."""
-    if not isinstance(system, DatasheetSystem) or system.device_count == 1 or system.devices_per_node > 1:
-        return None
-    if system.network.inter.bandwidth is not None:
-        return None
-    known = files.catalogue("templates", "systems").items()
-    of = [name for name, path in known if files.read_yaml(path).data.get("device") == system.name]
-    of.sort(key=lambda name: not name.startswith("dgx"))
-    such = f" such as {', '.join(of[:4])}" if of else ""
-    return f"nothing connects {system.device_count:,} of them; name a system of it{such}, or describe your own: crossflow init cluster"
-
-
 def template_name(name: str) -> str | None:
     """The shipped system or device that a name stands for in any letter case; None where there is none."""
     return files.shipped_name("templates", name, *TEMPLATES)
