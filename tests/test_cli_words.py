@@ -268,3 +268,12 @@ def test_parts_of_a_strategy_are_told_how_to_be_whole(words, sentence, capsys):
 def test_one_key_of_a_strategy_is_set_beside_it(capsys):
     assert main(["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8", "--set", "strategy.micro_batch=2"]) == 0
     assert "strategy tp8-mb2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("figure", ["21 %", "80 GiB", "3.35 TB/s", "2 USD/hour", "300 ms", "4.2 pJ/bit", "700 W"])
+def test_no_line_breaks_between_a_number_and_its_unit(figure, monkeypatch, capsys):
+    """Wherever a page ends: the words before the figure fill its lines one letter at a time."""
+    for columns in range(40, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        page.emit(page.Group(page.indented(page.Text(f"note: nine of ten of the runs were within {figure}, and one was not"))))
+        assert figure in capsys.readouterr().out, columns
