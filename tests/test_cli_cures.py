@@ -24,6 +24,7 @@ WRONG = [
     ("predict", SMALL, "--input-len 500 --output-len 20 --concurrency 8"),
     ("predict", SMALL, "--seq-length 4096 --global-batch-size 64 --tensor-model-parallel-size 4 --micro-batch-size 1"),
     ("explain", SMALL, "--tp 4 --dtype fp8"), ("timeline", f"{SMALL} --nodes 2", "--pp 4"), ("serve", SMALL, "--rate 2"),
+    ("serve", f"{SMALL} --strategy tp8", "--isl 1000 --osl 20 --ttft 500 --tpot 40"),
     ("predict", LLAMA, "--tp 4"), ("predict", LLAMA, "--zero-stage 3"), ("predict", LLAMA, "--gpus 64"),
     ("predict", LLAMA, "--gpus 64 --tp 4"),
     ("predict", LLAMA, "--batch-size 512"), ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --devices 8", "--seq-len 4096"),
@@ -89,3 +90,31 @@ def test_a_plan_on_devices_that_nothing_connects_names_systems_of_them_and_no_ch
     assert not [one for one in found["remedies"] if one.startswith(("zero:", "tp:", "pp:"))]
     assert main(["predict", "--model", "llama3-8b", "--on", "h100-sxm", "--strategy", "tp8"]) == 0
     assert "nothing connects 8 of them; name a system of it such as dgx-h100" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("option", ["--days", "--slo", "--budget", "--color"])
+def test_dashes_make_no_option_like_another(option, capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", *SMALL.split(), option, "5"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_a_system_that_is_unknown_is_the_only_problem_of_a_service(capsys):
+    assert main(["predict", "--model", "llama3-8b", "--on", "mi355x", "--task", "serving"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown template 'mi355x'; did you mean 'mi325x'?" in said
+    assert "output" not in said
+
+
+def test_requests_that_arrive_need_no_number_at_once(capsys):
+    assert main(["predict", *SMALL.split(), "--task", "serving", "--strategy", "tp8", "--set", "workload.serving.arrival_rate=5 1/s"]) == 0
+    said = capsys.readouterr().out
+    assert "assumed: prompts" in said
+    assert "global_batch" not in said
+
+
+@pytest.mark.parametrize(("kind", "status"), [("system", 0), ("datasheet", 0), ("bananas", 2), ("generated", 2)])
+def test_the_kind_of_a_file_on_a_template_is_that_of_the_template(kind, status, tmp_path, capsys):
+    (tmp_path / "own.yaml").write_text(f"kind: {kind}\ntemplate: dgx-h100\n")
+    assert main(["predict", "--model", "llama3-8b", "--on", str(tmp_path / "own.yaml"), "--strategy", "tp8", "--quiet"]) == status
+    assert status == 0 or "system.kind: expected kind: datasheet, as what it builds on" in capsys.readouterr().err

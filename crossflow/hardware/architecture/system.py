@@ -276,7 +276,11 @@ def _with_device(document: Document, base: Path | None, above: tuple[Path, ...])
     if not isinstance(data, Mapping):
         raise document.error((), "expected a mapping with a template")
     if "template" in data:  # another system, or a device, over which the file lays its own values
-        return _merged(document.without("kind"), base, above)
+        below = _merged(document.without("kind"), base, above)
+        if data.get("kind", "system") not in ("system", below.data.get("kind")):
+            held = f"kind: {below.data.get('kind')}, as what it builds on"
+            raise document.error(("kind",), f"expected {held}, or system, or nothing; got {shown(data['kind'])}")
+        return below
     if data.get("kind") == "system":
         if "device" not in data:
             raise document.error((), "the key 'device' is missing: a system names the template of its devices")
