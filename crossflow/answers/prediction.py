@@ -18,6 +18,7 @@ from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_st
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
 from crossflow.answers.evaluation.remedies import Remedy, remedies
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import Scenario, requests_of
@@ -416,6 +417,7 @@ class Prediction(PlainData, Tabular):
 
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
         found = [
+            *slips(self.scenario),
             *(self.congestion.notes if self.congestion else ()),
             *idle(self.scenario, self.score),
             *self._unmatched(),

@@ -12,6 +12,7 @@ from crossflow.answers.evaluation.common import NO_BANDWIDTH
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.remedies import remedies
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
@@ -334,5 +335,11 @@ def _notes(scenario: Scenario, made: int, tried: int, refusals: Iterable[Refused
     own = of_other_makers(scenario)
     endless = any(refusal.reason == NO_BANDWIDTH for refusal in refusals)
     apart = unconnected(scenario.system, scenario.devices) if endless else None
-    told = ((apart and f"{scenario.system.name}: {apart}"), sampled if tried < made else None, scenario.profile and measured, *own)
+    told = (
+        *slips(scenario),
+        (apart and f"{scenario.system.name}: {apart}"),
+        sampled if tried < made else None,
+        scenario.profile and measured,
+        *own,
+    )
     return tuple(sentence for sentence in told if sentence)

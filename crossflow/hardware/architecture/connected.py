@@ -15,5 +15,8 @@ def unconnected(system: SystemSpec, devices: int) -> str | None:
     known = files.catalogue("templates", "systems").items()
     of = [name for name, path in known if files.read_yaml(path).data.get("device") == system.name]
     of.sort(key=lambda name: not name.startswith("dgx"))
+    if not of and system.network.intra.bandwidth is not None:
+        node = f"set system.devices_per_node={devices} for a node of so many"
+        return f"nothing connects {devices:,} of them; {node}, or describe a cluster: crossflow init cluster"
     such = f" such as {', '.join(of[:4])}" if of else ""
     return f"nothing connects {devices:,} of them; name a system of it{such}, or describe your own: crossflow init cluster"

@@ -290,10 +290,27 @@ def _with_device(document: Document, base: Path | None, above: tuple[Path, ...])
     _kind(document)
     fabrics = files.find("templates", "fabrics")
     below = _fabrics(str(fabrics), files.read_text(fabrics))
-    if data.get("kind") == "datasheet" and "family" in data:
-        family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
-        below = files.merge(below, family.without("kind", "name", "title"))
+    if data.get("kind") == "datasheet":
+        below = files.merge(below, _family(document, below, base).without("kind", "name", "title"))
     return files.merge(below, document)
+
+
+def _family(document: Document, below: Document, base: Path | None) -> Document:
+    """The family of a datasheet device; SpecError, with what else is wrong with the device, where it names none that is known."""
+    named, known = document.data.get("family"), files.catalogue("templates", "families")
+    if isinstance(named, str) and ("/" in named or named.endswith(files.YAML) or files.shipped_name("templates", named, "families")):
+        return files.read_yaml(_found("templates", named, base, document, "family", "families"))
+    families = [name for name, path in known.items() if files.read_yaml(path).data.get("kind") == "family"]
+    cure = f"; give the one whose efficiencies it adopts: {', '.join(families)}, or the path of a file"
+    told = "the key 'family' is missing" if named is None else f"unknown family {shown(named)}{did_you_mean(str(named), families)}"
+    problem = document.problem(() if named is None else ("family",), f"{told}{cure}")
+    filled = Document(file=document.file, data={**document.data, "family": families[0]}, lines=document.lines)
+    try:
+        another = files.read_yaml(known[families[0]]).without("kind", "name", "title")
+        files.validate(DatasheetSystem, files.merge(files.merge(below, another), filled))
+    except SpecError as error:
+        raise SpecError([problem, *error.problems]) from None
+    raise SpecError([problem])
 
 
 def _check_overridden(below: Document, own: Document) -> None:
