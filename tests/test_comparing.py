@@ -116,7 +116,7 @@ def test_the_note_on_ties_says_what_they_are_drawn_from(compared):
     """No two systems of dense training were measured alike: the bands of both."""
     runs = [likeness(row.prediction.scenario) for row in compared.rows]
     order = np.hypot(*(bands.trust_of(run).band.p90 for run in runs))
-    told = "no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far"
+    told = "no pair of systems was measured for such runs, so their errors are taken as independent"
     assert compared.notes == (f"predictions less than {100 * order:.3g} % apart are tied: {told}",)
 
 

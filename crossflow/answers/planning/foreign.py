@@ -157,6 +157,8 @@ def _one(word: str, value: str, options: Collection[str], beside: Mapping[str, A
         return f"--set {INSTEAD[name]}={value or 'VALUE'}"
     if name == "devices" and beside.get("nodes") is not None and "--nodes" in options:
         return _nodes(value, {"template": beside.get("on")})
+    if name == "nodes" and "--nodes" not in options and "--devices" in options:  # compare has devices of several systems
+        return _devices(value, beside.get("on"))
     if name != word and name != "output" and f"--{name}" in options:  # --output names a file
         return f"--{name} {value}".strip()
     if word in ("lora", "lora_rank", "lora_r"):
@@ -168,6 +170,14 @@ def _one(word: str, value: str, options: Collection[str], beside: Mapping[str, A
     if name in INSTEAD or (name in OF_WORKLOAD and name != "top") or name in OF_FILE:  # a recommendation model has a `top`
         return f"--set {INSTEAD.get(name) or (name if name in OF_FILE else f'workload.{name}')}={value or 'VALUE'}"
     return ""
+
+
+def _devices(nodes: str, systems: Any) -> str:
+    """As many devices as so many nodes of systems have, where all have the same number in each."""
+    names = ",".join([systems] if isinstance(systems, str) else systems or ()).split(",")
+    known = [system_of({"template": name}) for name in names]
+    each = {int(one.devices_per_node) for one in known if one is not None}
+    return f"--devices {int(nodes) * each.pop()}" if nodes.isdecimal() and len(each) == 1 else ""
 
 
 def _nodes(devices: str, section: Mapping[str, Any]) -> str:

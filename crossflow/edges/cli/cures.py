@@ -44,7 +44,7 @@ def cure(
     if found.command == "study":  # whose settings lie in its scenario
         told = told.replace("--set ", "--set scenario.")
     if not told:
-        sought = "--strategy" not in options and instead_of(flags, ("--strategy",), {})
+        sought = "--strategy" not in options and instead_of(flags, ("--strategy",), {}).startswith("--strategy")
         return f"; {found.command} does not take a strategy: leave it out" if sought else _near(flags, options, argv)
     problem = _problem(parse([*kept, *shlex.split(told)])[0])
     return f"; write {told}" if not problem else f"; that is {told}, which does not work here: {problem}"
