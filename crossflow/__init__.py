@@ -157,6 +157,7 @@ _CALLED = {
     "list": "models", "presets": "models", "hardware": "systems", "gpus": "systems", "devices": "systems",
     "optimization": "optimise", "tune": "optimise", "Study": "study", "run": "study",
     "simulate_step": "predict", "evaluate_point": "predict",
+    "memory": "predict", "memory_usage": "predict", "cost": "predict", "goodput": "predict", "Model": "models", "System": "systems",
     "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "sensitivity": "explain",
     "replay": "serve", "serving": "serve", "train": "predict", "training": "predict",
 }  # fmt: skip

@@ -478,6 +478,7 @@ def test_every_problem_on_its_line_and_a_count(refused, tmp_path):
 
 def test_clash_of_strategy_and_system(refused, scenario):
     expected = f"{scenario}:3: strategy: strategy CR-8-d64 needs 512 devices (kp1 8 x dp 64), but the system has 7"
+    expected += "; system.nodes=512 makes it 512"
     assert refused("predict", scenario, "--set", "system.devices=7") == f"{expected} (with --set system.devices=7)\n"
 
 

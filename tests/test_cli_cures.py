@@ -1,5 +1,6 @@
 """What the command line says to type in the place of words that it does not take: it is typed here, and must answer."""
 
+import json
 import re
 import shlex
 
@@ -23,9 +24,11 @@ WRONG = [
     ("predict", SMALL, "--input-len 500 --output-len 20 --concurrency 8"),
     ("predict", SMALL, "--seq-length 4096 --global-batch-size 64 --tensor-model-parallel-size 4 --micro-batch-size 1"),
     ("explain", SMALL, "--tp 4 --dtype fp8"), ("timeline", f"{SMALL} --nodes 2", "--pp 4"), ("serve", SMALL, "--rate 2"),
+    ("serve", f"{SMALL} --strategy tp8", "--isl 1000 --osl 20 --ttft 500 --tpot 40"),
     ("predict", LLAMA, "--tp 4"), ("predict", LLAMA, "--zero-stage 3"), ("predict", LLAMA, "--gpus 64"),
     ("predict", LLAMA, "--gpus 64 --tp 4"),
     ("predict", LLAMA, "--batch-size 512"), ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --devices 8", "--seq-len 4096"),
+    ("compare", "--model llama3-8b --on dgx-h100,dgx-a100", "--nodes 1"),
 ]  # fmt: skip
 
 
@@ -55,3 +58,64 @@ def test_a_cure_that_would_not_work_is_not_told_as_one(words, sentence, capsys):
     with pytest.raises(SystemExit):
         main(words.split())
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy", "setting"),
+    [
+        (SMALL, "tp16", "system.nodes=2"), ("--model llama3-8b --on dgx-h100 --nodes 2", "tp8-dp4", "system.nodes=4"),
+        ("--model qwen3-8b --on dgx-b200 --devices 2", "tp4", "system.devices=4"),
+    ],
+)  # fmt: skip
+def test_a_strategy_for_more_devices_names_the_setting_that_gives_them(given, strategy, setting, capsys):
+    words = ["predict", *given.split(), "--strategy", strategy]
+    assert main(words) == 2
+    assert f"; {setting} makes it" in capsys.readouterr().err
+    assert main([*words, "--set", setting, "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy"), [(SMALL, "tp64"), (SMALL, "tp8-dp3"), (SMALL, "dp9"), ("--model llama3-8b --on h100-sxm --devices 1", "dp2")]
+)
+def test_no_devices_are_named_for_a_strategy_that_they_would_not_take(given, strategy, capsys):
+    assert main(["predict", *given.split(), "--strategy", strategy]) == 2
+    said = capsys.readouterr().err
+    assert "makes it" not in said
+    assert ("nothing connects 2 of them; name a system of it such as dgx-h100" in said) == ("h100-sxm" in given)
+
+
+def test_a_plan_on_devices_that_nothing_connects_names_systems_of_them_and_no_change_that_needs_a_network(capsys):
+    assert main(["plan", "--model", "llama3-70b", "--on", "h100-sxm", "--devices", "8", "--task", "decode", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert any("nothing connects 8 of them; name a system of it such as dgx-h100" in note for note in found["notes"])
+    assert not [one for one in found["remedies"] if one.startswith(("zero:", "tp:", "pp:"))]
+    assert main(["predict", "--model", "llama3-8b", "--on", "h100-sxm", "--strategy", "tp8"]) == 0
+    assert "nothing connects 8 of them; name a system of it such as dgx-h100" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("option", ["--days", "--slo", "--budget", "--color"])
+def test_dashes_make_no_option_like_another(option, capsys):
+    with pytest.raises(SystemExit):
+        main(["plan", *SMALL.split(), option, "5"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_a_system_that_is_unknown_is_the_only_problem_of_a_service(capsys):
+    assert main(["predict", "--model", "llama3-8b", "--on", "mi355x", "--task", "serving"]) == 2
+    said = capsys.readouterr().err
+    assert "unknown template 'mi355x'; did you mean 'mi325x'?" in said
+    assert "output" not in said
+
+
+def test_requests_that_arrive_need_no_number_at_once(capsys):
+    assert main(["predict", *SMALL.split(), "--task", "serving", "--strategy", "tp8", "--set", "workload.serving.arrival_rate=5 1/s"]) == 0
+    said = capsys.readouterr().out
+    assert "assumed: prompts" in said
+    assert "global_batch" not in said
+
+
+@pytest.mark.parametrize(("kind", "status"), [("system", 0), ("datasheet", 0), ("bananas", 2), ("generated", 2)])
+def test_the_kind_of_a_file_on_a_template_is_that_of_the_template(kind, status, tmp_path, capsys):
+    (tmp_path / "own.yaml").write_text(f"kind: {kind}\ntemplate: dgx-h100\n")
+    assert main(["predict", "--model", "llama3-8b", "--on", str(tmp_path / "own.yaml"), "--strategy", "tp8", "--quiet"]) == status
+    assert status == 0 or "system.kind: expected kind: datasheet, as what it builds on" in capsys.readouterr().err

@@ -198,12 +198,25 @@ def test_what_the_field_calls_otherwise_is_understood(word, known, found):
 
 
 @pytest.mark.parametrize(("given", "meaning"), [
-    ("TP8", "tp8"), ("tp=8", "tp8"), ("fsdp", "z3"), ("tp8-Z1", "z1"), ("tp8,pp2", "tp8-pp2"),
+    ("TP8", "tp8"), ("tp=8", "tp8"), ("dp8-fsdp", "z3"), ("tp8-Z1", "z1"), ("tp2-pp4-vpp2", "v2"), ("tp8,pp2", "tp8-pp2"),
     ("TP8 DP4", "tp8-dp4"), ("tp8_pp2", "tp8-pp2"),
 ])  # fmt: skip
 def test_a_strategy_in_other_letters_is_understood(given, meaning):
     with pytest.raises(StrategyError, match=f"is not understood; did you mean '{meaning}'[?]$"):
         parse(given, TRANSFORMER)
+
+
+def test_an_option_alone_is_told_with_the_degrees_that_it_needs():
+    with pytest.raises(StrategyError, match=r"did you mean 'z3' beside degrees, as in 'dp8-z3'[?]$"):
+        parse("fsdp", TRANSFORMER)
+
+
+def test_a_strategy_on_the_command_line_may_be_a_mapping(capsys):
+    words = ["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy"]
+    assert main([*words, "{tp: 4, dp: 2, recompute: full}"]) == 0
+    assert "strategy tp4-dp2-full" in capsys.readouterr().out
+    assert main([*words, "{tp: 4, dp: 2, recompute: ful}"]) == 2
+    assert "strategy: recompute must be one of none, selective, full, got 'ful'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["x.env", "y.yaml", "z.json", "w.csv"])
@@ -268,3 +281,12 @@ def test_parts_of_a_strategy_are_told_how_to_be_whole(words, sentence, capsys):
 def test_one_key_of_a_strategy_is_set_beside_it(capsys):
     assert main(["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8", "--set", "strategy.micro_batch=2"]) == 0
     assert "strategy tp8-mb2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("figure", ["21 %", "80 GiB", "3.35 TB/s", "2 USD/hour", "300 ms", "4.2 pJ/bit", "700 W"])
+def test_no_line_breaks_between_a_number_and_its_unit(figure, monkeypatch, capsys):
+    """Wherever a page ends: the words before the figure fill its lines one letter at a time."""
+    for columns in range(40, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        page.emit(page.Group(page.indented(page.Text(f"note: nine of ten of the runs were within {figure}, and one was not"))))
+        assert figure in capsys.readouterr().out, columns

@@ -116,7 +116,7 @@ def test_the_note_on_ties_says_what_they_are_drawn_from(compared):
     """No two systems of dense training were measured alike: the bands of both."""
     runs = [likeness(row.prediction.scenario) for row in compared.rows]
     order = np.hypot(*(bands.trust_of(run).band.p90 for run in runs))
-    told = "no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far"
+    told = "no pair of systems was measured for such runs, so their errors are taken as independent"
     assert compared.notes == (f"predictions less than {100 * order:.3g} % apart are tied: {told}",)
 
 
@@ -136,7 +136,7 @@ WRONG = [
     ({}, "say how much of each system is compared: devices=64, or budget='500USD/hour' with prices"),
     ({"devices": 8, "budget": 5}, "devices and budget both say how many devices there are; give one of them"),
     ({"budget": 5}, "budget needs a price of each system; give one of dgx-h100: prices='dgx-h100=USD'"),
-    ({"budget": "5 W"}, "budget=5 W: expected USD an hour, such as 2.2 or 2.2USD/hour"),
+    ({"budget": "5 W"}, "budget=5 W: expected a quantity in USD/hour, got '5 W'"),
     ({"devices": 8, "prices": "a100=3"}, "prices='a100=3': a100 is none of the systems that are compared; these are dgx-h100, dgx-b200"),
     ({"devices": 8, "prices": "dgx=3"}, "prices='dgx=3': dgx stands for dgx-h100 and dgx-b200; these are dgx-h100, dgx-b200"),
     # An A10's price is none of an A100, and that of a B200 none of a GB200.
@@ -147,7 +147,7 @@ WRONG = [
     ({"on": "dgx-a100,gb200-nvl72", "devices": 8, "prices": "b200=4"}, "prices='b200=4': b200 is none of the systems that are compared"),
     ({"devices": 8, "sequence": "long"}, "workload.sequence: expected a whole number, got 'long'"),
     ({"devices": 8, "prices": "h100"}, "prices: expected SYSTEM=USD with commas between, such as h100=2.2,b200=4.5; got 'h100'"),
-    ({"devices": 8, "prices": "h100=-1"}, "prices='h100=-1': expected more than 0 USD an hour"),
+    ({"devices": 8, "prices": "h100=-1"}, "prices='h100=-1': expected more than 0 USD/hour, got '-1'"),
     ({"devices": 8, "settings": "workload.foo=3"}, "workload.foo: unknown key 'foo'"),
 ]
 

@@ -301,7 +301,7 @@ WRONG = [
     ({"experts": {**EXPERTS, "capacity": 1.25, "uneven": 1.5}}, "experts", "a capacity fills all experts up alike; leave out `uneven` or `capacity`"),
     ({"experts": {**EXPERTS, "dense_layers": 4}}, "experts", "dense_layers = 4 and every = 1 leave no layer with experts"),
     ({"experts": {**EXPERTS, "dense_layers": 4}, "ssm": {"heads": 4, "head_dim": 4, "state": 16, "pattern": ["ssm", "attention"]}}, "experts", "dense_layers = 4 and every = 1 leave no layer with experts"),
-    ({"experts": {"count": 4}}, "experts", "the key 'active' is missing"),
+    ({"experts": {"count": 4}}, "experts", "the key 'active' is missing: experts that a token passes"),
     ({"window": {"size": 4, "chunked": True}, "causal": False, "head": "none"}, "window.chunked", "chunks are modelled for causal decoders only; leave it out"),
     ({"window": 4, "encoder": {"layers": 1, "sequence": 5}}, "window", "windows are supported for models without an encoder before the layers only; leave it out"),
     ({"window": {"size": 4, "pattern": "global"}}, "window", "the pattern makes none of 4 layers local; leave it out"),

@@ -708,3 +708,11 @@ def test_listed_context_ranks_divide_the_devices_and_share_out_weights():
     plans = list(legal_plans(model_of(sequence=65536), 8, 2, node=4, again=(NOTHING,)))
     assert all(plan.tp * plan.cp * plan.pp * plan.dp == 8 for plan in plans)
     assert any(plan.cp == 8 and plan.dp == 1 and plan.zero == 3 for plan in plans)  # context ranks share out what replicas do
+
+
+def test_every_plan_that_is_listed_for_a_service_divides_its_prompts_too():
+    """Nodes of 6 devices: tensor groups of 3 do not divide prompts of 64 tokens, as sequence parallelism would need."""
+    model = model_of(sequence=64, heads=24, hidden=96, ffn=384)
+    plans = list(legal_plans(model, 6, 36, node=6, task="decode"))
+    assert {(plan.tp, plan.sequence_parallel) for plan in plans} == {(1, False), (2, False), (2, True), (3, False), (6, False)}
+    assert all(plan_problem(plan, model, 36, task="decode") is None for plan in plans)

@@ -145,7 +145,7 @@ def test_own_strategy_for_other_devices_is_left_out_with_a_note():
     plans = crossflow.plan({**TRAINING, "strategy": "dp16"}, top=1)
     assert plans.own is None
     assert plans.notes == ("the scenario's own strategy is not compared: strategy dp16 needs 16 devices "
-                           "(tp 1 x cp 1 x dp 16 x pp 1), but the system has 8",)  # fmt: skip
+                           "(tp 1 x cp 1 x dp 16 x pp 1), but the system has 8; system.nodes=2 makes it 16",)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ margin

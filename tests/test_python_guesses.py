@@ -266,7 +266,7 @@ def test_results_draw_themselves(names, guess):
 def test_sweeps_of_options_are_predictions(varied, options):
     start = crossflow.from_dict({"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"})
     found = crossflow.sweep(start, tp=[np.int64(4)], **varied)
-    assert found.step_time[-1] == pytest.approx(crossflow.predict(start, tp=4, **options).step_time, rel=1e-12)
+    assert found.step_time[-1] == pytest.approx(crossflow.predict(start, tp=4, **options).step_time, rel=1e-12)  # added up together
 
 
 @pytest.mark.parametrize(
@@ -342,3 +342,29 @@ def test_the_second_word_is_the_system_everywhere(tmp_path):
 def test_a_plan_lists_a_whole_number(top):
     with pytest.raises(TypeError, match="plan\\(\\) takes top as a whole number"):
         crossflow.plan(**SHORT, top=top)
+
+
+def test_names_are_asked_for_by_name():
+    assert crossflow.models()["llama3-70b"] == "Llama 3 70B"
+    with pytest.raises(TypeError, match=r"the names are a list with \[\*crossflow\.models\(\)\]"):
+        crossflow.models()[:3]
+    with pytest.raises(KeyError, match="there is no 'llama3-70'; did you mean 'llama3-70b'"):
+        crossflow.models()["llama3-70"]
+
+
+def test_a_plan_in_the_place_of_a_scenario_is_told_what_to_give():
+    best = crossflow.plan("llama3-8b", "dgx-h100", task="decode", batch=8).best
+    with pytest.raises(crossflow.CrossflowError, match=r"got RankedPlan; it holds one: give its \.scenario$"):
+        crossflow.export(best, "vllm")
+    assert crossflow.export(best.scenario, "vllm") == best.export("vllm")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("memory", "predict"), ("goodput", "predict"), ("Model", "models")])
+def test_what_the_package_lacks_is_answered_by_what_says_it(name, meant):
+    with pytest.raises(AttributeError, match=f"did you mean '{meant}'"):
+        getattr(crossflow, name)
+
+
+def test_requests_at_once_of_another_engine_are_those_of_a_batch():
+    with pytest.raises(TypeError, match="no 'max_batch_size'; did you mean 'batch'"):
+        crossflow.predict("llama3-8b", "dgx-h100", max_batch_size=64)

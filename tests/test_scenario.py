@@ -148,8 +148,11 @@ def test_a_missing_section_is_told(write, missing):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["strategy=d16"], "strategy d16 needs 16 devices (dp 16), but the system has 8"),
-        (["strategy=RC-2-4-d2"], "strategy RC-2-4-d2 needs 16 devices (kp1 2 x kp2 4 x dp 2), but the system has 8"),
+        (["strategy=d16"], "strategy d16 needs 16 devices (dp 16), but the system has 8; system.nodes=16 makes it 16"),
+        (
+            ["strategy=RC-2-4-d2"],
+            "strategy RC-2-4-d2 needs 16 devices (kp1 2 x kp2 4 x dp 2), but the system has 8; system.nodes=16 makes it 16",
+        ),
         (
             ["strategy="],
             "missing, and the system has 8 devices; write strategy: auto for the fastest that fits, or d8 for data parallelism over all of them",
@@ -173,7 +176,7 @@ def test_text_or_a_mapping_that_is_neither_is_one_problem(write, given, sentence
     assert [line.partition(": ")[2] for line in lines] == [sentence]
 
 
-SPOILT = "strategy: strategy RC-2-2-d2 needs 8 devices (kp1 2 x kp2 2 x dp 2), but the system has 4"
+SPOILT = "strategy: strategy RC-2-2-d2 needs 8 devices (kp1 2 x kp2 2 x dp 2), but the system has 4; system.nodes=8 makes it 8"
 
 
 def test_a_setting_that_spoils_another_section_is_named(write, exactly):

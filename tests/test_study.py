@@ -255,8 +255,9 @@ def test_a_point_without_end_is_null_in_json_and_empty_in_csv(written, tmp_path)
 
 LIST = "expected a list of values, {from: ..., to: ..., count: ...}, or settings by name"
 WRONG = [
-    ({"sytem.budgets.power": ["300 W"]}, "s.yaml:12: sweep.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario"),
+    ({"sytem.budgets.power": ["300 W"]}, "s.yaml:12: sweep.sytem.budgets.power: 'sytem.budgets.power' is not a path of a scenario; did you mean 'system.budgets.power'?"),
     ({"title": ["a"]}, "s.yaml:12: sweep.title: 'title' is not a path of a scenario"),
+    ({"technology.memory": ["HBM3"]}, "s.yaml:12: sweep.technology.memory: 'technology.memory' is not a path of a scenario; did you mean 'system.technology.memory'?"),
     ({POWER: ["300 W", "1 GB"]}, "s.yaml:12: sweep.system.budgets.power: expected a quantity in W, got '1 GB': 'GB' is not a unit of W"),
     ({POWER: [300]}, "s.yaml:12: sweep.system.budgets.power: expected a quantity in W, got the bare number 300; write the unit"),
     ({POWER: []}, f"s.yaml:12: sweep.system.budgets.power: {LIST}"),
@@ -491,3 +492,7 @@ def test_the_price_of_a_point_is_rent_over_throughput(tmp_path):
     made = run_study({"name": "s", "scenario": PRICED, "sweep": {POWER: ["200 W", "300 W"]}, "plots": []}, out=tmp_path / "out")
     for row in made.rows:
         assert row["usd_per_million_samples"] == pytest.approx(1e6 / row["samples_per_second"] * row["devices"] * 2.0 / 3600.0)
+
+
+def test_a_key_that_a_section_of_a_study_lacks_is_one_of_that_section(refused):
+    assert refused(uncertainty={"draws": 10}).endswith("uncertainty.draws: unknown key 'draws'; did you mean 'samples'?")

@@ -258,12 +258,12 @@ def order_of_pairs(spread: PairSpread, between: str) -> str:
     """What ties are drawn from, in words.
 
     >>> order_of_pairs(PairSpread(n=0, even=0.1, order=0.4), BANDS)
-    'no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far'
+    'no pair of systems was measured for such runs, so their errors are taken as independent'
     >>> order_of_pairs(PairSpread(n=1587, even=0.1, order=0.26), "layouts of one system")
     'further apart, nine of ten measured pairs came out in the predicted order (1,587 pairs of layouts of one system)'
     """
     if between == BANDS:
-        return "no two systems of such runs were measured, and errors of two that have nothing to do with each other reach so far"
+        return "no pair of systems was measured for such runs, so their errors are taken as independent"
     return f"further apart, nine of ten measured pairs came out in the predicted order ({spread.n:,} pairs of {between})"
 
 

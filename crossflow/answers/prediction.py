@@ -18,6 +18,7 @@ from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_st
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
 from crossflow.answers.evaluation.remedies import Remedy, remedies
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import Scenario, requests_of
@@ -27,9 +28,10 @@ from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
 from crossflow.base.units import ZERO_CELSIUS, show
+from crossflow.hardware.architecture.connected import unconnected
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
-from crossflow.hardware.architecture.system import architecture, unconnected
+from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, is_none
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
@@ -376,7 +378,7 @@ class Prediction(PlainData, Tabular):
     def remedies(self) -> tuple[Remedy, ...]:
         """What would make a layered model fit that does not, or reach its network, as sentences with settings; none where it runs."""
         scenario = self.scenario
-        if self.reason == NO_BANDWIDTH and (why := unconnected(scenario.system)):
+        if self.reason == NO_BANDWIDTH and (why := unconnected(scenario.system, scenario.devices)):
             return (Remedy(f"{scenario.system.name}: {why}", {}),)
         if self.reason is None or not self.score.buildable[0]:
             return ()
@@ -415,6 +417,7 @@ class Prediction(PlainData, Tabular):
 
             return (REPLAYED_NOTE.format(n=len(requests_of(self.scenario))), *row_of(self.scenario).notes)
         found = [
+            *slips(self.scenario),
             *(self.congestion.notes if self.congestion else ()),
             *idle(self.scenario, self.score),
             *self._unmatched(),

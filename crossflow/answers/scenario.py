@@ -190,13 +190,19 @@ class Scenario(PlainData, metaclass=_Opened):
         return engine_devices(self.workload) if isinstance(self.workload, TransformerSpec) else {}
 
     @property
+    def own_fleet(self) -> str:
+        """The devices of its strategy in words, without those of pools beside them."""
+        if self.system.kinds:
+            return " and ".join(one.in_words(one.device_count) for one in self.system.places.values())
+        return self.system.in_words(self.devices)
+
+    @property
     def fleet(self) -> str:
         """Its devices in words, such as `8 devices of dgx-h100 and 4 devices of dgx-b200 for prompts`."""
         if self.system.kinds:
-            return " and ".join(one.in_words(one.device_count) for one in self.system.places.values())
+            return self.own_fleet
         pooled, further = self.system.pooled, self.further
-        own = self.system.in_words(self.devices)
-        parts = [own, *(pooled.get(name, self.system).in_words(count) for name, count in further.items())]
+        parts = [self.own_fleet, *(pooled.get(name, self.system).in_words(count) for name, count in further.items())]
         if self.feeders:
             parts.append(f"{pooled.get(FEEDING, self.system).in_words(self.feeders)} for experts")
         if self.readers:
@@ -406,7 +412,7 @@ class Scenario(PlainData, metaclass=_Opened):
         from crossflow.base.drawing import html
 
         rows = {
-            "system": self.fleet if self.system.kinds else self.system.in_words(self.devices),
+            "system": self.own_fleet,
             "workload": f"{self.workload.model}, {self.workload_batch:,} samples a step",
             "strategy": self.strategy_text,
             **({} if self.stack is None else {"software": self.stack.name}),
@@ -415,8 +421,7 @@ class Scenario(PlainData, metaclass=_Opened):
         return html.heading(self.name) + html.table(["", ""], rows.items()) + html.table(["setting", "value"], own, html.MOST)
 
     def __repr__(self) -> str:
-        fleet = self.fleet if self.system.kinds else self.system.in_words(self.devices)
-        return f"Scenario({self.name!r}: {self.workload.model} on {fleet}, strategy {self.strategy_text})"
+        return f"Scenario({self.name!r}: {self.workload.model} on {self.own_fleet}, strategy {self.strategy_text})"
 
 
 _PROSE = ("name", "title", "notes", "note", "source")  # keys whose text names no file

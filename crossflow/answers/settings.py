@@ -81,6 +81,8 @@ def pointed(problem: Problem, below: str = "", scenario: Described = ANY) -> Pro
     if problem.path.startswith("requests."):  # which has what it takes in its own section
         own = [path for path in _below(RequestsSpec, "requests") if path.count(".") == 1 and path.endswith(f".{key}")]
         return replace(problem, message=f"{problem.message}; '{key}' stands at {own[0]}") if own and own[0] != problem.path else problem
+    if below and "." in problem.path and not problem.path.startswith(f"{below}."):  # a section of the study's own, which no scenario has
+        return problem
     beside, known = hint.startswith("did you mean"), paths(scenario)
     here = beside and "." not in problem.path and any(f"'{name}'" in hint for name in SYNONYMS.get(folded(key), ()))
     if here or key in RENAMED:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -501,7 +501,7 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         message = f"unknown key {limits.shown(location[-1])}{hint}"
         message += "" if hint or not known else f"; known keys: {', '.join(sorted(known))}"
     elif kind == "missing":
-        message = f"the key '{location[-1]}' is missing"
+        message = f"the key '{location[-1]}' is missing{_what_it_holds(model, location)}"
         location = location[:-1]
     elif kind == "union_tag_not_found":
         message = f"the key {detail['ctx']['discriminator']} is missing"
@@ -566,6 +566,18 @@ def _known_keys(model: Any, path: tuple[str | int, ...]) -> set[str]:
     for part in path:
         models = [inner for outer in models for inner in _inner(outer, part)]
     return {one.alias or key for found in models if hasattr(found, "model_fields") for key, one in found.model_fields.items()}
+
+
+def _what_it_holds(model: Any, path: tuple[str | int, ...]) -> str:
+    """What the key at a path may hold, as the end of a sentence: its words, else what it means; empty where nothing says it."""
+    models = [model]
+    for part in path[:-1]:
+        models = [inner for outer in models for inner in _inner(outer, part)]
+    for held in (found.model_fields[path[-1]] for found in models if path[-1] in getattr(found, "model_fields", {})):
+        if getattr(held.annotation, "__origin__", None) is Literal:
+            return f": {either(list(map(str, held.annotation.__args__)))}"
+        return f": {held.description}" if held.description else ""
+    return ""
 
 
 def _inner(annotation: Any, part: str | int) -> list[Any]:

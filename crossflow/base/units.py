@@ -83,6 +83,11 @@ FLOAT = float("inf")
 ZERO_CELSIUS = 273.15  # [K]
 KEPT = 2**13  # quantities whose reading is kept: templates and libraries are read again and again
 STATUSES = ("read", "second-hand", "recalled", "derived", "assumed")  # how a number of a library is known
+# Money as people write it: a sign or a word for dollars, a number, and what it is paid for; and signs of other currencies.
+_DOLLARS = re.compile(r"us\$|\$|\busd\b|(?<=\d)usd\b|\bdollars?\b|\bbucks?\b", re.IGNORECASE)
+_FOREIGN = re.compile(r"[€£¥₹]|(?<![a-z])(?:eur|euros?|gbp|pounds?|cny|rmb|yuan|jpy|yen|chf|inr)(?![a-z])", re.IGNORECASE)
+_DEVICE = r"(?:(?:gpu|device|accelerator|chip)s?[-\s]*(?:per\s|/|an?\s)?\s*)?"  # for which it is paid
+_HOURS = re.compile(rf"(?:/|\bper\b|\ban?\b)\s*{_DEVICE}(?:h|hrs?|hours?)\s*$", re.IGNORECASE)
 _CARBON = re.compile(r"\b([kM]?[gt]) ?CO2eq?\b")  # a mass of CO2-equivalent, the only mass that files and pages know
 _PLAIN_UNITS = {"m2": "m**2", "mm2": "mm**2", "um2": "um**2", "nm2": "nm**2", "cm2": "cm**2", "%": "percent"}
 
@@ -224,11 +229,11 @@ def parse(text: str | float, unit: str) -> float:
         raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")  # noqa: TRY004
     if isinstance(text, int | float):
         if unit != "1":
-            raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
+            raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}{_as_money(str(text), unit) or '; write the unit'}")
         return _finite(float(text) if abs(text) < FLOAT else np.inf, text)
     found = _TEXT.match(text) if len(text) <= TEXT else None
     if found is None:
-        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")
+        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}{_as_money(text, unit)}")
     number, written = _finite(float(found[1].replace("_", "")), text), found[2]
     written = f"1{written}" if written.startswith("/") else written  # as in 5/s
     if unit == "1":
@@ -236,11 +241,50 @@ def parse(text: str | float, unit: str) -> float:
             raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}")
         return number / 100.0 if written == "%" else number
     if not written:
-        raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}; write the unit")
+        raise ValueError(f"expected {_wanted(unit)}, got the bare number {text}{_as_money(text, unit) or '; write the unit'}")
     try:
         return _finite(number * _factor(written, unit), text)
     except ValueError as error:
-        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}: {error}") from None
+        cure = _as_money(text, unit) or f": {error}"
+        raise ValueError(f"expected {_wanted(unit)}, got {shown(text)}{cure}") from None
+
+
+def in_dollars(text: str, unit: str) -> str | None:
+    """Money in other words as a quantity in `unit` that is read; None for what is no money.
+
+    >>> in_dollars("$2.5/hour", "USD/s"), in_dollars("2 $ per GPU-hour", "USD/s"), in_dollars("$0.08/kWh", "USD/J")
+    ('2.5 USD/hour', '2 USD/hour', '0.08 USD/kWh')
+    >>> in_dollars("3", "USD/s"), in_dollars("2 EUR/hour", "USD/s"), in_dollars("cheap", "USD/s"), in_dollars("$2", "B/s")
+    ('3 USD/hour', None, None, None)
+    """
+    if not unit.startswith("USD") or len(text) > TEXT or _FOREIGN.search(text):
+        return None
+    found = _TEXT.match(_HOURS.sub("/hour", _DOLLARS.sub(" ", text)).replace(",", ""))
+    if found is None:
+        return None
+    per = found[2] or ("/hour" if unit == "USD/s" else "")
+    written = f"USD{'' if per.startswith('/') or not per else ' '}{per}"
+    try:
+        _factor(written, unit)
+    except ValueError:
+        return None
+    return f"{found[1]} {written}"
+
+
+def _as_money(text: str, unit: str) -> str:
+    """What to write in the place of money in other words, as the end of a sentence; empty for what is none.
+
+    >>> _as_money("$2/hour", "USD/s"), _as_money("2 EUR/hour", "USD/s"), _as_money("/hour", "USD/s")
+    ("; write '2 USD/hour'", '; prices are in USD: convert it', "; a shell takes $ and the digit after it away: write '2 USD/hour'")
+    """
+    if not unit.startswith("USD"):
+        return ""
+    if _FOREIGN.search(text):
+        return "; prices are in USD: convert it"
+    if text.startswith("/"):
+        return f"; a shell takes $ and the digit after it away: write '2 USD{text}'"
+    cured = in_dollars(text, unit)
+    return f"; write '{cured}'" if cured else ""
 
 
 def _finite(number: float, text: str | float) -> float:

@@ -421,6 +421,17 @@ class Transformer:
         return frozenset(part.attention.heads for part in self.parts if part.attention)
 
     @functools.cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Different numbers of tokens that a sample has in its layers."""
+        return tuple(dict.fromkeys(layer.tokens for layer in self.layers))
+
+    @functools.cached_property
+    def masked_lengths(self) -> tuple[int, ...]:
+        """Those of layers with a causal mask."""
+        masked = (layer for layer in self.layers if any(part.attention and part.attention.causal for part in layer.parts))
+        return tuple(dict.fromkeys(layer.tokens for layer in masked))
+
+    @functools.cached_property
     def ssm_heads(self) -> frozenset[int]:
         """Numbers of state-space heads that layers have; none without any."""
         return frozenset(part.ssm.heads for part in self.parts if part.ssm)

@@ -10,6 +10,7 @@ from typing import Any
 
 from crossflow.answers.sections import presets
 from crossflow.base import files
+from crossflow.base.errors import did_you_mean
 from crossflow.workload.spec import MODELS
 
 # Groups of templates by the folder that they are shipped in.
@@ -71,6 +72,13 @@ def title(path: Path) -> str:
 
 class Names(dict[str, str]):
     """Titles by name; a notebook shows them as a table."""
+
+    def __getitem__(self, name: str) -> str:
+        if isinstance(name, int | slice):
+            raise TypeError("titles are by name here, and not in order; the names are a list with [*crossflow.models()]")
+        if name not in self:
+            raise KeyError(f"there is no '{name}'{did_you_mean(name, self)}")
+        return super().__getitem__(name)
 
     def _repr_html_(self) -> str:
         from crossflow.base.drawing.html import table

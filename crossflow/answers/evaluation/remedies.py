@@ -21,6 +21,7 @@ from crossflow.workload.job import Job
 
 # From those that cost little to those that lay the plan out anew.
 CHANGES = ("micro_batch", "recompute", "zero", "unsharded", "offload", "far", "stage_layers", "ep", *OWN_TENSOR.values(), "tp", "pp")
+_SHARED_OUT = frozenset(("zero", "ep", *OWN_TENSOR.values(), "tp", "pp"))  # changes that make devices send each other something
 
 
 class Remedy(str):
@@ -61,7 +62,8 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     """
 
     def dividing(changes: Iterable[_Change]) -> list[_Change]:
-        return [change for change in changes if possible(job, change.plan, batch, machine)]
+        able = [change for change in changes if possible(job, change.plan, batch, machine)]
+        return able if _connected(machine) else [change for change in able if not _SHARED_OUT.intersection(change.keys)]
 
     hosted, tiered = machine.host is not None, machine.architecture.second is not None
     routed = bool(job.model.experts)
@@ -106,6 +108,11 @@ def remedies(job: Job, plan: Plan, batch: int, machine: Machine, *, whole: bool 
     )
 
 
+def _connected(machine: Machine) -> bool:
+    """Whether anything connects its devices, which nothing does where it is a device by itself."""
+    return machine.node > 1 or machine.architecture.inter is not None
+
+
 def _what_lacks(found: Memory) -> tuple[Array, Array, str]:
     """What the first plan has too little of: devices' memory, the host's or the second; needs and room of all plans [B], and its name."""
     if found.spare[0] < 0:
@@ -131,7 +138,7 @@ def _on_more(job: Job, plan: Plan, batch: int, machine: Machine) -> tuple[Remedy
     if larger is None:
         return ()
     plan, spare = larger
-    if machine.node == 1 and machine.architecture.inter is None:  # a device by itself
+    if not _connected(machine):
         return (Remedy(f"on {plan.devices} devices of a system that connects them {plan} fits{_spare(spare)}"),)
     return (Remedy(f"on {plan.devices} devices {plan} fits{_spare(spare)}", {"system.devices": plan.devices, **_written(plan, job)}),)
 

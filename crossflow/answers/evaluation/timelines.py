@@ -40,8 +40,7 @@ def simulate(scenario: Scenario, uneven: Uneven = EVEN) -> Timeline:
 
         return job_timeline(scenario, uneven)
     check_one_step(scenario)
-    fleet = scenario.fleet if scenario.system.kinds else scenario.system.in_words(scenario.devices)
-    title = f"{scenario.name}: {scenario.workload.model} on {fleet}, {scenario.strategy_text}"
+    title = f"{scenario.name}: {scenario.workload.model} on {scenario.own_fleet}, {scenario.strategy_text}"
     if scenario.system.kinds:
         found = unlike_timeline(scenario.job(), *own_kinds(scenario), title, uneven)
     elif isinstance(scenario.strategy, Plan):

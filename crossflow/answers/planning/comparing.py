@@ -431,9 +431,9 @@ def _rent(value: float | str, where: str) -> float:
         try:
             rent = float(parse(text, "USD/s"))
         except ValueError as error:
-            raise CrossflowError(f"{where}: expected USD an hour, such as 2.2 or 2.2USD/hour: {error}") from None
+            raise CrossflowError(f"{where}: {error}") from None
     if not 0 < rent < math.inf:
-        raise CrossflowError(f"{where}: expected more than 0 USD an hour")
+        raise CrossflowError(f"{where}: expected more than 0 USD/hour, got {shown(text)}")
     return rent
 
 

@@ -13,6 +13,7 @@ from crossflow.answers.planning.question import COMMAND, INSTEAD, system_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
+from crossflow.base.units import in_dollars
 from crossflow.parallel.strategy.notation import DEGREES
 from crossflow.parallel.strategy.transformers import plan_of
 
@@ -28,6 +29,7 @@ _SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "recompute_activations": {"recompute": "selective"},
 }  # fmt: skip
 _SHARED_OUT = ("enable_expert_parallel", "enable_ep")  # experts over all devices of an engine
+_RATES, _TARGETS = ("rate", "qps", "request_rate"), ("ttft", "tpot")  # of requests that arrive, and times that each should keep
 _OF_SERVICES = ("prompt", "output", "kv_dtype", "weight_dtype")  # which a step of training does not have
 
 
@@ -48,7 +50,8 @@ def instead_of(flags: Sequence[tuple[str, str]], options: Collection[str], besid
     ''
     """
     degrees: dict[str, Any] = {}
-    told: list[str] = []
+    asked, flags = _requests(flags) if "scenario" in beside else ("", flags)
+    told: list[str] = [asked] if asked else []
     for word, value in flags:
         if word in _SHARED_OUT:
             degrees.setdefault("ep", None)
@@ -56,7 +59,6 @@ def instead_of(flags: Sequence[tuple[str, str]], options: Collection[str], besid
             degrees |= found
         elif text := _one(word, value, options, beside):
             told.append(text)
-    asked = any(text.startswith("--set 'requests=") for text in told)
     service = any(text.startswith(f"--set workload.{key}=") for key in _OF_SERVICES for text in told)
     if service and "--task" in options and beside.get("scenario") is None and beside.get("task") is None:
         told.insert(0, "--task decode")
@@ -68,6 +70,28 @@ def instead_of(flags: Sequence[tuple[str, str]], options: Collection[str], besid
         degrees = degrees or {"tp": own_degrees(_given(beside)[1]).get("tp", 1)}
     divided = _divided(degrees, options, beside) if degrees and ("--strategy" in options or "scenario" in beside) else ""
     return " ".join(filter(None, [divided, *told]))
+
+
+def _requests(flags: Sequence[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:
+    """Requests that options of a benchmark ask for, with their lengths and the times that they should keep; and the other options.
+
+    A bare number is milliseconds, as those tools have it.
+
+    >>> _requests([("qps", "2"), ("isl", "4000"), ("tp", "8")])
+    ("--set 'requests={arrivals: {law: poisson, rate: 2 1/s}, count: 200, prompt: 4000, output: 100}'", [('tp', '8')])
+    >>> _requests([("isl", "4000")])
+    ('', [('isl', '4000')])
+    """
+    named = {SAME.get(word, CALLED.get(word, word)) if word not in (*_RATES, *_TARGETS) else word: value for word, value in flags}
+    rate = next((named[word] or "5" for word in _RATES if word in named), None)
+    targets = [f"{word}: {f'{named[word]} ms' if named[word].isdecimal() else named[word] or '1 s'}" for word in _TARGETS if word in named]
+    if rate is None and not targets:
+        return "", list(flags)
+    kept = f", classes: [{{name: all, weight: 1, targets: {{{', '.join(targets)}}}}}]" if targets else ""
+    lengths = f"count: 200, prompt: {named.get('prompt') or 500}, output: {named.get('output') or 100}"
+    asked = f"--set 'requests={{arrivals: {{law: poisson, rate: {rate or 5} 1/s}}, {lengths}{kept}}}'"
+    taken = (*_RATES, *_TARGETS, "prompt", "output")
+    return asked, [(word, value) for word, value in flags if SAME.get(word, CALLED.get(word, word)) not in taken and word not in taken]
 
 
 def _of_strategy(word: str, value: str) -> dict[str, Any]:
@@ -133,20 +157,27 @@ def _one(word: str, value: str, options: Collection[str], beside: Mapping[str, A
         return f"--set {INSTEAD[name]}={value or 'VALUE'}"
     if name == "devices" and beside.get("nodes") is not None and "--nodes" in options:
         return _nodes(value, {"template": beside.get("on")})
+    if name == "nodes" and "--nodes" not in options and "--devices" in options:  # compare has devices of several systems
+        return _devices(value, beside.get("on"))
     if name != word and name != "output" and f"--{name}" in options:  # --output names a file
         return f"--{name} {value}".strip()
     if word in ("lora", "lora_rank", "lora_r"):
         return f"--set workload.adapters.rank={value or 16}"
     if word in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4"):
         return f"--set workload.dtype={word}"
-    if word in ("rate", "qps", "request_rate") and "scenario" in beside:
-        asked = f"arrivals: {{law: poisson, rate: {value or 5} 1/s}}, count: 200, prompt: 500, output: 100"
-        return f"--set 'requests={{{asked}}}'"
     if name == "price":
-        return f"--set 'system.operation.price={value or 2} USD/hour'"
+        return f"--set 'system.operation.price={in_dollars(value or '2', 'USD/s') or value}'"
     if name in INSTEAD or (name in OF_WORKLOAD and name != "top") or name in OF_FILE:  # a recommendation model has a `top`
         return f"--set {INSTEAD.get(name) or (name if name in OF_FILE else f'workload.{name}')}={value or 'VALUE'}"
     return ""
+
+
+def _devices(nodes: str, systems: Any) -> str:
+    """As many devices as so many nodes of systems have, where all have the same number in each."""
+    names = ",".join([systems] if isinstance(systems, str) else systems or ()).split(",")
+    known = [system_of({"template": name}) for name in names]
+    each = {int(one.devices_per_node) for one in known if one is not None}
+    return f"--devices {int(nodes) * each.pop()}" if nodes.isdecimal() and len(each) == 1 else ""
 
 
 def _nodes(devices: str, section: Mapping[str, Any]) -> str:

@@ -45,6 +45,7 @@ CALLED: Mapping[str, str] = {
     "template": "on", "plan": "strategy", "batch_size": "batch", "bs": "batch", "concurrency": "batch", "max_num_seqs": "batch",
     "max_model_len": "sequence", "context": "sequence", "quantization": "weight_dtype",
     "per_device_train_batch_size": "micro_batch", "max_tokens": "output", "max_new_tokens": "output", "max_concurrency": "batch",
+    "max_batch_size": "batch", "max_running_requests": "batch", "users": "batch", "per_gpu_batch_size": "micro_batch",
 }  # fmt: skip
 _COUPLED = (
     "a sweep takes every combination; crossflow.evaluate(scenario, {'system.nodes': [2, 4], 'workload.global_batch': [64, 128]}) takes one "

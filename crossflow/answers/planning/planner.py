@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.common import NO_BANDWIDTH
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import LegalStrategies
 from crossflow.answers.evaluation.remedies import remedies
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
@@ -20,6 +22,7 @@ from crossflow.answers.sections import of_other_makers
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
+from crossflow.hardware.architecture.connected import unconnected
 from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
@@ -122,6 +125,7 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
     shown = _shown(found, top, chosen)
     texts = texts_of(scenario, [found.strategies[i] for i in shown])
     rows = _rows(scenario, texts, found, objective, margin)
+    refusals = tuple(sorted([*_refusals(scenario, found), *unmade], key=lambda refusal: -refusal.count))
     return Plans(
         scenario=scenario,
         objective=objective,
@@ -133,9 +137,9 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
         tried=len(found.strategies),
         fitting=len(order),
         tight=len(order) - len(room),
-        refusals=tuple(sorted([*_refusals(scenario, found), *unmade], key=lambda refusal: -refusal.count)),
+        refusals=refusals,
         remedies=() if len(order) else _remedies(scenario, texts[0]),
-        notes=_notes(scenario, len(made), len(found.strategies)),
+        notes=_notes(scenario, len(made), len(found.strategies), refusals),
     )
 
 
@@ -325,9 +329,18 @@ def _lean(plan: Plan) -> tuple[int, int]:
     return RECOMPUTE.index(plan.recompute), -plan.micro_batch
 
 
-def _notes(scenario: Scenario, made: int, tried: int) -> tuple[str, ...]:
-    """Sentences on how far the list can be trusted."""
+def _notes(scenario: Scenario, made: int, tried: int, refusals: Iterable[RefusedPlans]) -> tuple[str, ...]:
+    """Sentences on how far the list can be trusted, and on what does not connect the devices."""
     sampled = f"{tried:,} of {made:,} legal strategies were tried: a sample, and all with the degrees of its best"
     measured = "the profile holds events of some strategies and others are modelled: compare strategies without a profile"
     own = of_other_makers(scenario)
-    return (*((sampled,) if tried < made else ()), *((measured,) if scenario.profile is not None else ()), *own)
+    endless = any(refusal.reason == NO_BANDWIDTH for refusal in refusals)
+    apart = unconnected(scenario.system, scenario.devices) if endless else None
+    told = (
+        *slips(scenario),
+        (apart and f"{scenario.system.name}: {apart}"),
+        sampled if tried < made else None,
+        scenario.profile and measured,
+        *own,
+    )
+    return tuple(sentence for sentence in told if sentence)

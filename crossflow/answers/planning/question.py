@@ -14,7 +14,8 @@ from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
-from crossflow.hardware.architecture.system import resolve, template_name, unconnected
+from crossflow.hardware.architecture.connected import unconnected
+from crossflow.hardware.architecture.system import resolve, template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
 from crossflow.program.file import is_program
@@ -101,7 +102,7 @@ def _title(model: str) -> str:
 def _check_network(named: str, section: Any) -> None:
     """Several devices train together only where something connects them, which nothing does in the file of a device by itself."""
     system = system_of(section)
-    if system is not None and (why := unconnected(system)):
+    if system is not None and (why := unconnected(system, system.device_count)):
         raise CrossflowError(f"{named} is a device, and {why}")
 
 
@@ -120,19 +121,20 @@ def _config(model: str) -> Path | None:
 def _assumed(section: Any, workload: Any, config: Path | None) -> Iterator[tuple[str, int | None, str]]:
     """Numbers of the workload that nobody gave, with their keys and what to say of them."""
     system, model = system_of(section), _model(workload, config)
-    if system is None or model is None:
+    if model is None:
         return  # reading the scenario says why
-    if not {"nodes", "devices"} & set(section) and system.device_count > 1:
-        yield "nodes", None, f"{system.device_count:,} devices, all that {system.name} has by default; --nodes or --devices changes that"
+    devices = 1 if system is None else system.device_count  # of a system that is wrong, which reading it says
+    if system is not None and not {"nodes", "devices"} & set(section) and devices > 1:
+        yield "nodes", None, f"{devices:,} devices, all that {system.name} has by default; --nodes or --devices changes that"
     if model.get("model") != "transformer":
         if "global_batch" in model and "global_batch" not in workload:
             yield "global_batch", None, f"global_batch {model['global_batch']:,}, the model's own; --batch changes it"
         return
     task = workload.get("task", "training")
     if task in REQUESTS:
-        yield from _of_requests(task, workload, model, system.device_count)
+        yield from _of_requests(task, workload, model, devices)
     else:
-        yield from _of_samples(workload, model, system.device_count, longest=config is not None)
+        yield from _of_samples(workload, model, devices, longest=config is not None)
 
 
 def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any], devices: int) -> Iterator[tuple[str, int | None, str]]:
@@ -142,7 +144,7 @@ def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any
         yield "prompt", prompt, f"prompts of {prompt:,} tokens; --set workload.prompt=N changes that"
     if "output" not in workload and task != "prefill":
         yield "output", OUTPUT, f"{OUTPUT} tokens written for each request; --set workload.output=N changes that"
-    if "global_batch" not in workload:
+    if "global_batch" not in workload and files.held(workload, ("serving", "arrival_rate")) is None:  # those are in flight that arrive
         batch = REQUESTS[task] * devices
         each = f"{REQUESTS[task]} request{'s' if REQUESTS[task] > 1 else ''}"
         yield "global_batch", batch, f"global_batch {batch:,}: {each} at once for each device; --batch changes it"

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import lacking
+from crossflow.answers.guesses import guessed
 from crossflow.answers.points import (
     SECTIONS,
     Split,
@@ -30,9 +31,10 @@ from crossflow.answers.score import listed, no_column, unit_of
 from crossflow.answers.search.goals import Constraint
 from crossflow.answers.search.shares import FREE, budget_shares, free_ranges, held_shares
 from crossflow.answers.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
+from crossflow.answers.settings import paths
 from crossflow.answers.study.spec import SpacedRange, StudyFile, spaced
 from crossflow.base import errors, files
-from crossflow.base.errors import CrossflowError, SpecError, did_you_mean, with_article
+from crossflow.base.errors import NEAREST, CrossflowError, SpecError, did_you_mean, either, with_article
 from crossflow.base.files import Document, FileModel, Path_
 from crossflow.base.limits import Finite, PositiveInt
 from crossflow.base.units import parse
@@ -129,8 +131,8 @@ def _names_free(path: str, scenario: Scenario) -> bool:
 
 def _check_paths(space: Space, document: Document) -> None:
     """SpecError for a path that two entries would change."""
-    paths = space.paths
-    twice = next((path for i, path in enumerate(paths) if path in paths[:i]), None)
+    every = space.paths
+    twice = next((path for i, path in enumerate(every) if path in every[:i]), None)
     if twice is not None:
         raise document.error(("space", twice), f"'{twice}' stands twice in the space, alone and among the shares of its budget")
 
@@ -138,7 +140,9 @@ def _check_paths(space: Space, document: Document) -> None:
 def check_path(path: str) -> None:
     """Raise CrossflowError for a path that stands in no scenario."""
     if path.split(".")[0] not in SECTIONS:
-        raise CrossflowError(f"'{path}' is not a path of a scenario{did_you_mean(path, SECTIONS)}")
+        told = [f"'{known}'" for known in guessed(path, paths())[:NEAREST] if not known.endswith(".title")]
+        cure = did_you_mean(path, SECTIONS) or (f"; did you mean {either(told)}?" if told else "")
+        raise CrossflowError(f"'{path}' is not a path of a scenario{cure}")
 
 
 def check_names(scenario: Scenario, path: str, values: Sequence[Any]) -> Split:

@@ -11,7 +11,7 @@ from typing import Any
 from crossflow.answers.planning.foreign import instead_of
 from crossflow.answers.planning.opening import unplanned
 from crossflow.answers.sections import model_name
-from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.errors import CrossflowError, either, meant
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.cli.source import source_of
 from crossflow.edges.launch.table import table
@@ -39,12 +39,12 @@ def cure(
     if not flags and (names := _names(left, found)):
         return names
     if not flags or "--set" not in options:
-        return did_you_mean(_option(flags[0][0]), options) if flags else ""
+        return _alike(flags[0][0], options) if flags else ""
     told = instead_of(flags, options, _beside(parse(kept)[0]))
     if found.command == "study":  # whose settings lie in its scenario
         told = told.replace("--set ", "--set scenario.")
     if not told:
-        sought = "--strategy" not in options and instead_of(flags, ("--strategy",), {})
+        sought = "--strategy" not in options and instead_of(flags, ("--strategy",), {}).startswith("--strategy")
         return f"; {found.command} does not take a strategy: leave it out" if sought else _near(flags, options, argv)
     problem = _problem(parse([*kept, *shlex.split(told)])[0])
     return f"; write {told}" if not problem else f"; that is {told}, which does not work here: {problem}"
@@ -83,8 +83,15 @@ def _flags(left: Sequence[str], argv: Sequence[str]) -> tuple[list[tuple[str, st
     return flags, kept
 
 
-def _option(word: str) -> str:
-    return f"--{word.replace('_', '-')}"
+def _alike(word: str, options: Sequence[str]) -> str:
+    """An option of a like name, as a question; its dashes, which all have, make none alike.
+
+    >>> _alike("modle", ["--model", "--set"]), _alike("days", ["--task", "--devices"]), _alike("se", ["--set"])
+    ("; did you mean '--model'?", '', '')
+    """
+    names = [name.removeprefix("--") for name in options]
+    found = [f"'--{name}'" for name in meant(word.replace("_", "-"), [name for name in names if name != "set" or len(word) > len("set")])]
+    return f"; did you mean {either(found)}?" if found else ""
 
 
 def _problem(words: argparse.Namespace) -> str:
@@ -101,9 +108,9 @@ def _problem(words: argparse.Namespace) -> str:
 
 def _near(flags: Sequence[tuple[str, str]], options: Sequence[str], argv: Sequence[str]) -> str:
     """An option of a like name, or how the flags of a framework are read."""
-    option = _option(flags[0][0])
-    if meant := did_you_mean(option, [name for name in options if name != "--set" or len(option) > len("--set")]):
-        return meant
+    option = f"--{flags[0][0].replace('_', '-')}"
+    if alike := _alike(flags[0][0], options):
+        return alike
     for kind in FRAMEWORKS if "--from" in options else ():
         known = table(kind)
         if known.found(option) or known.listed(option, known.ignored) or known.listed(option, known.unmodelled):

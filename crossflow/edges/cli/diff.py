@@ -142,7 +142,7 @@ def sections(plans: Plans, launch: Launch, found: PlanDifference, assumed: Seque
 
 def _headline(plans: Plans, launch: Launch) -> Group:
     scenario = plans.scenario
-    title = page.first_line(launch.file, f"  {scenario.workload.model} on {scenario.system.in_words(scenario.devices)}")
+    title = page.first_line(launch.file, f"  {scenario.workload.model} on {scenario.own_fleet}")
     rows: dict[str, RenderableType] = {"plans": plans.counts, "trust": page.trusted(plans.trust)}
     notes = [page.indented(Text(f"note: {note}", "yellow")) for note in plans.notes]
     return Group(title, Text(), page.indented(page.pairs(rows)), *notes)

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def headline(scenario: Scenario, found: EventList) -> Group:
     """How many events there are, how often they recur, and what measuring them would cost."""
-    title = page.first_line(scenario.name, f"  {scenario.system.in_words(scenario.devices)}, strategy {scenario.strategy_text}")
+    title = page.first_line(scenario.name, f"  {scenario.own_fleet}, strategy {scenario.strategy_text}")
     rows: dict[str, RenderableType] = {
         "events": f"{len(found.events)} different, {page.count(found.recurrences)} in a step of all devices",
         "to measure": f"{show(found.profiling, 's')} of device-time on two nodes; a step takes {show(found.step, 's')}",

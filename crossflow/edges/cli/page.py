@@ -34,6 +34,9 @@ UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
 GAP, MARGIN, NARROW = 2, 4, 24  # between columns of a table, beside it, and of the column that wraps in a table that is too wide
 SHOWN = 200  # rows of a table on a terminal
 LEFT_OUT = "left out, because the page is narrow: {}"
+_TIED = "\ue000"  # a space at which no line breaks, while lines are laid out
+_UNITS = r"%|USD|days|[KMGT]iB|[numkMGTP]?(?:s|B|B/s|flop/s|Hz|W|J|V|m|m2)|[GMk]?/s|[pf]J/\w+|[km]?g CO2e"
+_NUMBERED = re.compile(rf"(?<=\d) (?=(?:{_UNITS})(?!\w))")
 _APART = 3  # columns between pieces that flow
 _BLOCK = 4096  # rows of a table that are laid out at once
 _SPOOL = 1 << 25  # characters of a table that are held while its widths are found; more wait in a temporary file
@@ -62,12 +65,22 @@ def emit(*parts: RenderableType, unbroken: bool = False) -> None:
 
 
 class PlainConsole(Console):
-    """A console that writes out what names and values would do to the terminal."""
+    """A console that writes out what names and values would do to the terminal, and breaks no line between a number and its unit."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Pieces of what is shown, each of them plain text in a style."""
-        for piece in super().render(renderable, options):
-            yield piece if piece.control or piece.text == "\n" else piece._replace(text=visible(piece.text, "\n"))
+        for piece in super().render(_kept_together(renderable) if isinstance(renderable, Text) else renderable, options):
+            yield piece if piece.control or piece.text == "\n" else piece._replace(text=visible(piece.text, "\n").replace(_TIED, " "))
+
+
+def _kept_together(words: Text) -> Text:
+    """Words whose units stay on the line of their numbers."""
+    tied = _NUMBERED.sub(_TIED, words.plain)
+    if tied == words.plain:
+        return words
+    kept = words.copy()
+    kept.plain = tied
+    return kept
 
 
 def _console() -> Console:

@@ -252,9 +252,8 @@ def origin(system: GeneratedSystem, node: str, memory: str, library: TechLibrary
     known = sorted((area[row.logic], i) for i, row in enumerate(rows) if row.memory == memory and row.logic in area)
     lacks = f"{system.name} has no division of its budgets for {node} with {memory}"
     if not known:
-        return DivisionOrigin(
-            rows=(len(rows) - 1,), weights=(1.0,), note=f"{lacks}, nor for that memory; it keeps the shares of its template"
-        )
+        kept = "it keeps the shares of its template, and may rank below those that have one: redivide: {} in a study finds its own"
+        return DivisionOrigin(rows=(len(rows) - 1,), weights=(1.0,), note=f"{lacks}, nor for that memory; {kept}")
     finer, coarser = ([(at, i) for at, i in known if sign * (at - area[node]) <= 0.0] for sign in (1.0, -1.0))
     if not finer or not coarser:
         nearest = known[0] if not finer else known[-1]

@@ -246,19 +246,6 @@ def _same(given: Any, held: Any) -> bool:
     return given in (None, held) or (isinstance(given, str) and isinstance(held, str) and folded(given) == folded(held))
 
 
-def unconnected(system: SystemSpec) -> str | None:
-    """What to do where nothing connects the devices of a system, in a sentence; None where something does, or one is alone."""
-    if not isinstance(system, DatasheetSystem) or system.device_count == 1 or system.devices_per_node > 1:
-        return None
-    if system.network.inter.bandwidth is not None:
-        return None
-    known = files.catalogue("templates", "systems").items()
-    of = [name for name, path in known if files.read_yaml(path).data.get("device") == system.name]
-    of.sort(key=lambda name: not name.startswith("dgx"))
-    such = f" such as {', '.join(of[:4])}" if of else ""
-    return f"nothing connects {system.device_count:,} of them; name a system of it{such}, or describe your own: crossflow init cluster"
-
-
 def template_name(name: str) -> str | None:
     """The shipped system or device that a name stands for in any letter case; None where there is none."""
     return files.shipped_name("templates", name, *TEMPLATES)
@@ -289,7 +276,11 @@ def _with_device(document: Document, base: Path | None, above: tuple[Path, ...])
     if not isinstance(data, Mapping):
         raise document.error((), "expected a mapping with a template")
     if "template" in data:  # another system, or a device, over which the file lays its own values
-        return _merged(document.without("kind"), base, above)
+        below = _merged(document.without("kind"), base, above)
+        if data.get("kind", "system") not in ("system", below.data.get("kind")):
+            held = f"kind: {below.data.get('kind')}, as what it builds on"
+            raise document.error(("kind",), f"expected {held}, or system, or nothing; got {shown(data['kind'])}")
+        return below
     if data.get("kind") == "system":
         if "device" not in data:
             raise document.error((), "the key 'device' is missing: a system names the template of its devices")
@@ -299,10 +290,27 @@ def _with_device(document: Document, base: Path | None, above: tuple[Path, ...])
     _kind(document)
     fabrics = files.find("templates", "fabrics")
     below = _fabrics(str(fabrics), files.read_text(fabrics))
-    if data.get("kind") == "datasheet" and "family" in data:
-        family = files.read_yaml(_found("templates", str(data["family"]), base, document, "family", "families"))
-        below = files.merge(below, family.without("kind", "name", "title"))
+    if data.get("kind") == "datasheet":
+        below = files.merge(below, _family(document, below, base).without("kind", "name", "title"))
     return files.merge(below, document)
+
+
+def _family(document: Document, below: Document, base: Path | None) -> Document:
+    """The family of a datasheet device; SpecError, with what else is wrong with the device, where it names none that is known."""
+    named, known = document.data.get("family"), files.catalogue("templates", "families")
+    if isinstance(named, str) and ("/" in named or named.endswith(files.YAML) or files.shipped_name("templates", named, "families")):
+        return files.read_yaml(_found("templates", named, base, document, "family", "families"))
+    families = [name for name, path in known.items() if files.read_yaml(path).data.get("kind") == "family"]
+    cure = f"; give the one whose efficiencies it adopts: {', '.join(families)}, or the path of a file"
+    told = "the key 'family' is missing" if named is None else f"unknown family {shown(named)}{did_you_mean(str(named), families)}"
+    problem = document.problem(() if named is None else ("family",), f"{told}{cure}")
+    filled = Document(file=document.file, data={**document.data, "family": families[0]}, lines=document.lines)
+    try:
+        another = files.read_yaml(known[families[0]]).without("kind", "name", "title")
+        files.validate(DatasheetSystem, files.merge(files.merge(below, another), filled))
+    except SpecError as error:
+        raise SpecError([problem, *error.problems]) from None
+    raise SpecError([problem])
 
 
 def _check_overridden(below: Document, own: Document) -> None:

@@ -154,12 +154,11 @@ def _no_tokens(plan: Plan, model: Transformer, task: JobTask, *, elements: bool)
             return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
         if divided and plan.micro_batch % plan.tp:
             return f"the {plan.micro_batch} tokens that a microbatch writes are not divisible by tp = {plan.tp}, as sequence_parallel needs"
-    uneven = [layer.tokens for layer in model.layers if model.vocabulary and layer.tokens % cuts]
+    uneven = [tokens for tokens in model.lengths if model.vocabulary and tokens % cuts]
     if uneven:
         degree = "tp" if shared == plan.tp else "ranks of a layer"
         return f"the {uneven[0]} tokens of a sample are not divisible by cp{f' x {degree}' if divided else ''} = {cuts}"
-    masked = {layer.tokens for layer in model.layers for part in layer.parts if part.attention is not None and part.attention.causal}
-    odd = [tokens for tokens in masked if plan.cp > 1 and tokens % (2 * plan.cp)]
+    odd = [tokens for tokens in model.masked_lengths if plan.cp > 1 and tokens % (2 * plan.cp)]
     if odd:
         return (
             f"the {odd[0]} tokens of a sample are not divisible by 2 x cp = {2 * plan.cp}: a context rank of a causal mask has two chunks"
@@ -423,7 +422,7 @@ def legal_plans(
             if plan_problem(Plan(**degrees, sequence_parallel=etp > 0), model, batch, task=task) is not None:
                 continue
             chunks = _chunks(model.depth, pp, virtual_stages if training else (1,), batch // dp // micro)
-            tokens = {micro} if task == "decode" else {layer.tokens for layer in model.layers}
+            tokens = (*model.lengths, micro) if task == "decode" else model.lengths  # a service divides its prompts too
             divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
             for v, zero, sp, level in itertools.product(chunks, shardings, divided, repeated):
                 if not (zero and dp * cp == 1) and not (zero == 3 and pp > 1):

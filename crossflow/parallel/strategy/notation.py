@@ -223,7 +223,8 @@ def _degrees_said(text: str, form: Form) -> dict[str, Any]:
             value = [MODULE_WORDS.get(one, one) for one in value] if name == "recompute_modules" else value
         if name is None or name in found:
             why = "there twice" if name else "not understood"
-            cure = ("" if name else _meant(part, form) or _divided_otherwise(text, form)) or f"; write {form.example}"
+            instead = "" if name else _meant(part, form, alone=part == text.strip()) or _divided_otherwise(text, form)
+            cure = instead or f"; write {form.example}"
             raise StrategyError(f"strategy '{text}': '{part}' is {why}{cure}")
         found[name] = value
     return found
@@ -258,16 +259,26 @@ def opened(written: Any) -> Any:
 
 
 # What frameworks call an option that text has another word for.
-CALLED = {"fsdp": "z3", "fsdp2": "z3", "zero1": "z1", "zero2": "z2", "zero3": "z3", "recompute": "full"}
+CALLED = {"fsdp": "z3", "fsdp2": "z3", "recompute": "full"}
+_NUMBERS_CALLED = {"zero": "z", "vpp": "v", "vp": "v", "mbs": "mb", "micro": "mb"}
 
 
-def _meant(part: str, form: Form) -> str:
-    """What a word of a strategy may stand for: the same in small letters and without what stands between, or another name."""
+def _meant(part: str, form: Form, *, alone: bool) -> str:
+    """What a word of a strategy may stand for: the same in small letters and without what stands between, or another name.
+
+    An option that stands `alone` is told with degrees, which it needs.
+
+    >>> _meant("vpp2", TRANSFORMER, alone=False), _meant("fsdp", TRANSFORMER, alone=True)
+    ("; did you mean 'v2'?", "; did you mean 'z3' beside degrees, as in 'dp8-z3'?")
+    """
     plain = re.sub("[=:_ ]", "", part.lower())
     known = plain in WORDS or ((found := _NUMBER.fullmatch(plain)) is not None and found[1] in (*NUMBERS, *_SHORT))
     listed = part.lower().partition("selective:")[2]
-    word = f"sel:{listed}" if listed else CALLED.get(plain, plain if known else "")
-    return f"; did you mean '{word}'?" if word and form is TRANSFORMER else ""
+    number = _NUMBER.fullmatch(plain)
+    other = f"{_NUMBERS_CALLED[number[1]]}{number[2]}" if number is not None and number[1] in _NUMBERS_CALLED else ""
+    word = f"sel:{listed}" if listed else CALLED.get(plain, plain if known else other)
+    beside = f" beside degrees, as in 'dp8-{word}'" if alone and not re.match(r"(?:[tpcde]p|d|p)\d", word) else ""
+    return f"; did you mean '{word}'{beside}?" if word and form is TRANSFORMER else ""
 
 
 def _types_said(text: str) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from crossflow.base.errors import StrategyError
 from crossflow.base.limits import shown
+from crossflow.hardware.architecture.connected import unconnected
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.again import levels
 from crossflow.parallel.strategy.graphs import graph_mesh, legal_meshes, mesh_of
@@ -164,10 +165,21 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     if isinstance(strategy, Hierarchy):
         return strategy
     if counted and strategy.devices != devices:
-        raise StrategyError(needs(strategy, strategy.axes, strategy.devices, devices))
+        told = needs(strategy, strategy.axes, strategy.devices, devices, _more(strategy, system, workload))
+        apart = unconnected(system, strategy.devices) if strategy.devices > devices else None
+        raise StrategyError(f"{told}; {apart}" if apart else told)
     if not system.kinds and strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
         raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
     return strategy
+
+
+def _more(strategy: Plan | Mesh, system: SystemSpec, workload: Workload) -> int:
+    """Devices of a node of a system that would take a strategy if it had more of them; 0 where it would not. [1]"""
+    node, needed = system.devices_per_node, strategy.devices
+    if system.kinds or unconnected(system, needed) or (needed > node and needed % node):
+        return 0
+    nodes = (min(node, needed), -(-needed // node))
+    return 0 if isinstance(strategy, Plan) and strategy_problem(strategy, workload, nodes, balanced=True) else node
 
 
 def strategy_problem(

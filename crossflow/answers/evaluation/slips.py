@@ -1,0 +1,55 @@
+"""Figures of a user's own device that no device has: a slip of a unit or of a digit, most likely."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from crossflow.answers.evaluation.distance import FAR, FARTHER
+from crossflow.answers.evaluation.likeness import device_of, is_changed
+from crossflow.answers.scenario import Scenario
+from crossflow.base import files
+from crossflow.base.paths import value_at
+from crossflow.base.units import parse, show
+from crossflow.hardware.architecture.template import DatasheetSystem
+
+# Figures that are held against those of shipped devices, with their units, and the factor beyond the least and the greatest at which
+# one is told; judgement. Clocks hardly rise, all else did by ten times in ten years.
+_FIGURES: Mapping[str, tuple[str, float]] = {
+    "clock": ("Hz", FAR), "levels.memory.bandwidth": ("B/s", FARTHER), "levels.memory.capacity": ("B", FARTHER),
+    "power.tdp": ("W", FARTHER),
+}  # fmt: skip
+_WIDE, _NARROW = ("bf16", "fp16"), ("fp8", "mxfp8", "mxfp4", "nvfp4")  # types of which the narrow are no slower on any device
+
+
+def slips(scenario: Scenario) -> Iterator[str]:
+    """Sentences on figures of a device that is not shipped, or is changed, which lie far outside those of all that are."""
+    given, system = scenario.document.data["system"], scenario.system
+    if not isinstance(system, DatasheetSystem) or (device_of(given, scenario.base) and not is_changed(given)):
+        return
+    for path, (unit, factor) in _FIGURES.items():
+        value, (least, greatest) = value_at(system, path.split(".")), _spans()[path]
+        if value is not None and not least / factor <= float(np.ravel(value)[0]) <= greatest * factor:
+            known = f"{show(least, unit)} to {show(greatest, unit)}"
+            held = show(float(np.ravel(value)[0]), unit)
+            yield f"system.{path} is {held}, far outside the {known} of shipped devices: check its unit and digits"
+    rates = {dtype: float(rate[0]) for dtype, rate in system.throughput.items()}
+    wide = max((rates[dtype] for dtype in _WIDE if dtype in rates), default=0.0)
+    for dtype in _NARROW:
+        if rates.get(dtype, wide) < wide:
+            yield f"system.throughput.{dtype} is {show(rates[dtype], 'flop/s')}, below the {show(wide, 'flop/s')} of wider types: check it"
+
+
+@functools.cache
+def _spans() -> Mapping[str, tuple[float, float]]:
+    """Least and greatest value of each figure among shipped devices, in SI units."""
+    held: dict[str, list[float]] = {path: [] for path in _FIGURES}
+    for path in files.catalogue("templates", "devices").values():
+        data = files.read_yaml(path).data
+        for name, (unit, _) in _FIGURES.items():
+            value = files.held(data, name.split("."))
+            value = value.get("value") if isinstance(value, Mapping) else value
+            held[name] += [] if value is None else [parse(value, unit)]
+    return {name: (min(values), max(values)) for name, values in held.items()}
