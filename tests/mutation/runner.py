@@ -147,12 +147,13 @@ class Runner:
     def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key]]]:
         """Time and called functions of every test that passes and is not long."""
         _mark({place.path for place in self.places}, live, lambda key: self.noting[-1].add(key))
-        profile = {}
+        profile, modules = {}, _modules()
         for item, after in zip(session.items, [*session.items[1:], None], strict=True):
             _forget()
             self.noting = [set()]
             start = time.process_time()
             passed = _passes(session, item, after)
+            _bring_back(modules)
             used = self.noting[0].union(*(self.called.get(name, set()) for name in getattr(item, "fixturenames", ())))
             taken = time.process_time() - start
             if passed and taken < LONG:
@@ -200,11 +201,27 @@ def _first_failure(
         return f"import: {error!r}"
     _forget()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    modules = _modules()
     for item, after, limit in zip(items, [*items[1:], None], limits, strict=True):
         signal.setitimer(signal.ITIMER_PROF, limit)  # whose end ends the process
         if not _passes(session, item, after):
             return item.nodeid
+        _bring_back(modules)
     return ""
+
+
+def _modules() -> dict[str, types.ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "crossflow"}
+
+
+def _bring_back(modules: dict[str, types.ModuleType]) -> None:
+    """Put back modules that a test has imported anew: those of before are marked, or changed."""
+    for name, module in modules.items():
+        if sys.modules.get(name) is not module:
+            sys.modules[name] = module
+            holder, _, own = name.rpartition(".")
+            if holder in modules:
+                setattr(modules[holder], own, module)
 
 
 def _functions() -> dict[Key, list[Any]]:
