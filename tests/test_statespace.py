@@ -208,6 +208,17 @@ def test_bytes_of_recurrences_by_hand():
             assert ssm is SELECTIVE or 2048 * multiplied in found
 
 
+def test_passes_of_decays_by_hand():
+    """Over decays of 16 heads of 128 beyond one a head, of each of 2,048 tokens, in fp32: five times forward, nine times backward."""
+    passes, decays = kernels_of({**PURE, "ssm": KDA}, tp=1, dp=8).passes, 4.0 * 2048 * 16 * 127
+    moved = {
+        phase: [float(np.ravel(one.moved)[0]) for one in passes if (one.unit, one.phase) == ("0.0.ssm", phase)]
+        for phase in ("forward", "input")
+    }
+    assert 5 * decays in moved["forward"]
+    assert 9 * decays in moved["input"]
+
+
 @pytest.mark.parametrize(("tp", "sizes"), [(1, []), (4, []), (8, [4.0 * 2048] * 2)])
 def test_a_norm_over_more_than_a_ranks_elements_sums_their_squares(tp, sizes):
     """A norm of each of 4 groups, 512 elements: of 8 ranks with 256 each two have parts of one, a sum in fp32 a token and way."""

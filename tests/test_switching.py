@@ -227,6 +227,7 @@ def test_points_of_a_batch_are_as_they_are_alone():
         alone = evaluate(base, {path: values[i : i + 1] for path, values in tried.items()})
         assert alone.columns()["step_time_s"][0] == pytest.approx(score.columns()["step_time_s"][i], rel=1e-12)
         assert alone.columns()["energy_j"][0] == pytest.approx(score.columns()["energy_j"][i], rel=1e-12)
+        assert alone.columns()["cost_usd"][0] == pytest.approx(score.columns()["cost_usd"][i], rel=1e-12, nan_ok=True)
         assert (alone.feasible[0], alone.why(0)) == (score.feasible[i], score.why(i))
 
 

@@ -170,6 +170,14 @@ def test_pages_round_up_what_is_read_in_small_pieces():
     assert large.step_time[0] >= small.step_time[0]
 
 
+def test_pages_round_up_what_is_read_of_the_cache_of_each_request():
+    """Each of 16 requests has 2,100 tokens of one head for keys and one for values in a layer, 1.075 MB: one page of 1 MiB holds no more."""
+    small, large = (score("cache", second=changed(page=page))["second_memory_read_bytes"][0] for page in ("1 B", "1 MiB"))
+    request = small / (16 * 80 * 8)
+    assert 2**20 < request < 2 * 2**20
+    assert large == pytest.approx(16 * 80 * 8 * 2 * 2**20, rel=1e-9)
+
+
 def test_a_second_memory_wears_out_by_what_is_written():
     """A cache on flash of 1 TB that stands 1,000 writes lasts for 1,000 TB; half of the writes, twice as long."""
     flash = changed(capacity="1 TB", endurance=1000)
