@@ -119,3 +119,13 @@ def test_the_kind_of_a_file_on_a_template_is_that_of_the_template(kind, status, 
     (tmp_path / "own.yaml").write_text(f"kind: {kind}\ntemplate: dgx-h100\n")
     assert main(["predict", "--model", "llama3-8b", "--on", str(tmp_path / "own.yaml"), "--strategy", "tp8", "--quiet"]) == status
     assert status == 0 or "system.kind: expected kind: datasheet, as what it builds on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "plan", "sweep", "serve"])
+def test_a_number_of_tokens_is_no_name_of_a_file(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main([command, *SMALL.split(), "--task", "serving", "--output", "300"])
+    assert end.value.code == 2
+    assert "it names a file to write, and 300 is a number; tokens are --set workload.output=300" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -147,6 +147,13 @@ def _paths(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for part in text.split(",") if (path := part.strip())))
 
 
+def _answer(text: str) -> Path:
+    """A file that is written; a bare number was meant for the tokens of an answer, which other tools call so."""
+    if text.isdecimal():
+        raise argparse.ArgumentTypeError(f"it names a file to write, and {text} is a number; tokens are --set workload.output={text}")
+    return Path(text)
+
+
 def _rank(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"expected a rank such as 0, got '{text}'")
@@ -318,7 +325,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "predict": ("predict a scenario: step time, what bounds it, memory, energy", (
         *_ABOUT_WHAT,
-        _argument("-o", "--output", type=Path, metavar="FILE", help="write the answer to a file; FILE.json has JSON"),
+        _argument("-o", "--output", type=_answer, metavar="FILE", help="write the answer to a file; FILE.json has JSON"),
     )),
     "plan": ("find the best strategies of a scenario, or for its requests the cheapest fleets, and why others fail", (
         *_ABOUT_WHAT,
@@ -332,7 +339,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--vary", action="append", default=[], metavar="PATH=A,B", help=_VARY),
         _argument("--price", metavar="A=2.2,B=4.5", help="with --requests: USD of a device and hour by system, as in compare"),
         _argument("--jobs", type=_positive, metavar="N", help="of requests: processes to use, 2 where not given and kinds are many"),
-        _argument("-o", "--output", type=Path, metavar="FILE", help=_PLAN_WRITTEN),
+        _argument("-o", "--output", type=_answer, metavar="FILE", help=_PLAN_WRITTEN),
         _argument("--force", action="store_true", help="replace a file that is there"),
     )),
     "sweep": ("evaluate every combination of some values: a table with the best marked, CSV, a picture, or the study that does it", (
@@ -341,7 +348,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--together", action="append", default=[], metavar="PATH,PATH", help=_TOGETHER),
         _argument("--sort", metavar="COLUMN", help="the best by this column first; in order of the values where not given"),
         _argument("--columns", nargs="+", default=[], metavar="NAME", help="columns of a score to show, such as energy_j,mfu"),
-        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SWEPT),
+        _argument("-o", "--output", type=_answer, action="append", default=[], metavar="FILE", help=_SWEPT),
         _argument("--write", type=Path, metavar="STUDY.yaml", help="evaluate nothing: write the study file that does the same"),
     )),
     "compare": ("compare systems: the best plan of a model on each, time, price and energy, and which of them cannot be told apart", (
@@ -386,7 +393,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     "serve": ("replay requests through a service, event by event: times, tails, targets, cache, energy, cost", (
         *_ABOUT_WHAT,
         _argument("--requests", type=Path, metavar="FILE", help=_ASKED),
-        _argument("-o", "--output", type=Path, action="append", default=[], metavar="FILE", help=_SERVED),
+        _argument("-o", "--output", type=_answer, action="append", default=[], metavar="FILE", help=_SERVED),
         _argument(
             "--stream", action=argparse.BooleanOptionalAction,
             help="keep running statistics and nothing of each request, as is done by itself of more than a million",
