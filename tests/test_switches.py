@@ -199,7 +199,7 @@ STACK = {
         "cache",
         {**LATENT, "workload.task": "prefill", "workload.kv_dtype": "fp8", "system.template": "dgx-h100", "software.kernels.attention.prefill": ["flash-attention-3"]},
     ),
-    "kernels.widening": When("earlier", {"workload.task": "prefill", "workload.weight_dtype": "int4", "system.template": "dgx-h100"}),
+    "kernels.widening": When({"int4": ["triton-kernels"]}, {"workload.task": "prefill", "workload.weight_dtype": "int4", "system.template": "dgx-h100"}),
     "sharing.bucket": "1 MiB", "sharing.first_bucket": When("300 MiB", {"software.sharing": {"bucket": "2 MiB"}}),
     "residual": When("elements", {**PIECES, "workload.sequence": 1023}), "weighing": When("returned", MOE), "narrow_dispatch": When(True, {**EXCHANGED, **NARROW}),
     "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW), "memory.transposed_weights": When(False, NARROW),

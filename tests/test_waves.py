@@ -9,6 +9,7 @@ from products import half_costs
 import crossflow
 from crossflow.base.paths import quantities
 from crossflow.cost import waves
+from crossflow.cost.roofline import WideningTables
 from crossflow.evidence.validation.tables import device_architecture
 
 DEVICES = ["a100-80gb", "h100-80gb", "mi210", "a40-48gb", "h200"]
@@ -240,3 +241,17 @@ def test_points_alike_on_one_device_are_timed_once(a100, monkeypatch):
     cache = waves.wave_times(sizes, sizes, sizes, faster, "fp16", 2.0)[1]
     assert timed[-1] == 5
     assert cache[0, 2] < cache[0, 0]
+
+
+def test_weights_that_are_widened_are_padded_and_read_at_a_kernel_s_share():
+    """20,100 columns and a sum of 9,900 as 20,224 and 9,984; other products are neither slower nor padded."""
+    device = device_architecture("h100-sxm")
+    table = {"matrix": 1.0, "memory": 0.5, "rows": np.inf, "columns": 256.0, "depth": 128.0}
+    kernels = WideningTables(**{name: np.array([[value]]) for name, value in table.items()})
+
+    def memory(columns, depth, second, **more):
+        sides = (np.array([[float(side)]]) for side in (1, columns, depth))
+        return half_costs(*sides, device, second=second, **more).resource_times[-1].item()
+
+    assert memory(20100, 9900, 0.25, widening=kernels) == pytest.approx(2.0 * memory(20224, 9984, 0.25), rel=1e-4)
+    assert memory(20100, 9900, 1.0, widening=kernels) == memory(20100, 9900, 1.0)

@@ -28,6 +28,7 @@ from crossflow.cost.profile import (
 )
 from crossflow.cost.roofline import (
     KernelCosts,
+    WideningTables,
     fused_costs,
     joined,
     pass_costs,
@@ -38,7 +39,7 @@ from crossflow.cost.roofline import (
     timed_costs,
     wide_type,
 )
-from crossflow.hardware.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, preferred
+from crossflow.hardware.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, WideningLibrary, preferred
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import NetworkSpec
 from crossflow.hardware.architecture.software import AttentionChoice, SoftwareStack
@@ -188,11 +189,24 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     costs = product_costs(
         table.sizes, table.result, architecture.leaving_out if leaves_out else architecture, dtype,
         second=second, least=least, library=library, leaves_out=leaves_out, as_is=_read_as_they_are(table, dtype) & leaves_out,
-        earlier=stack is not None and stack.kernels.widening == "earlier",
+        widening=_widening(table, architecture, stack),
     )  # fmt: skip
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
+
+
+def _widening(table: KernelTable, architecture: Architecture, stack: SoftwareStack | None) -> WideningTables | None:
+    """Kernels of a stack that widen the weights of products; None where it names none for any of them that the device's family has."""
+    known, names = architecture.execution.libraries.widening, {} if stack is None else stack.kernels.widening
+    stored = [without_structure(row.stored) if isinstance(row, Product) else "" for row in table.rows]
+    found = [preferred(names.get(one, ()), known) for one in stored]
+    if not any(found):
+        return None
+    each = [one or WideningLibrary(matrix=np.ones(1)) for one in found]
+    matrix, memory = (np.stack(np.broadcast_arrays(*shares)) for shares in ([one.matrix for one in each], [one.memory for one in each]))
+    rows, columns, depth = np.array([[one.rows or np.inf, one.columns, one.depth] for one in each]).T[..., None]
+    return WideningTables(matrix=matrix, memory=memory, rows=rows, columns=columns, depth=depth)
 
 
 def _read_as_they_are(table: KernelTable, dtype: str) -> Mask:

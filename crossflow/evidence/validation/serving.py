@@ -400,7 +400,7 @@ def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool 
         dtype = "fp8_block"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
-        dtype, weight = "bf16", "nvfp4"
+        dtype, weight = "bf16", served.narrow or "nvfp4"
     workload: Fields = {"model": served.named, "task": "serving", "dtype": dtype}
     if weight:
         workload["weight_dtype"] = weight

@@ -19,7 +19,13 @@ from crossflow.base.files import Document, FileModel
 from crossflow.base.formats import HALF
 from crossflow.base.limits import Flag, Whole
 from crossflow.base.units import Information, PositiveShare, Ratio, Share, Time
-from crossflow.hardware.architecture.execution import AttentionLibraryName, ExchangeLibraryName, ExpertLibraryName, ProductLibraryName
+from crossflow.hardware.architecture.execution import (
+    AttentionLibraryName,
+    ExchangeLibraryName,
+    ExpertLibraryName,
+    ProductLibraryName,
+    WideningLibraryName,
+)
 from crossflow.hardware.technology.components import TypeName
 
 Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
@@ -106,10 +112,10 @@ class KernelChoice(FileModel):
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
     attention: AttentionChoice = Field(default=AttentionChoice(), description="libraries of fused attention in serving")
-    widening: Literal["newest", "earlier"] = Field(
-        default="newest",
-        description="instructions with which products multiply whose kernels widen weights as they read them: those of the newest devices,"
-        " or those of earlier ones (MARLIN), which reach `earlier_instructions`, in tiles of 64 rows at most",
+    widening: Mapping[TypeName, tuple[WideningLibraryName, ...]] = Field(
+        default={},
+        description="libraries of products that widen weights as they read them, by the type of the weights; products as usual, which widen"
+        " beside, for types without any",
     )
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
