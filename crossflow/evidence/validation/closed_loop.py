@@ -1,8 +1,8 @@
 """A benchmark with a fixed number of users, each of whom asks again when it has its answer: when first tokens come.
 
-All users ask at once at first. An engine reads one prompt in a step, beside the tokens that it writes, and has scheduled a step when the
-one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling of vLLM since 0.14, overlap schedulers
-of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of equal lengths keep users in the order
+All users ask at once at first. An engine reads prompts beside the tokens that it writes, as many in a step as have come and as it has room
+for, and has scheduled a step when the one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling
+of vLLM since 0.14, overlap schedulers of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of equal lengths keep users in the order
 in which their prompts were read, so that a prompt comes while that of the one before is read. Where steps that read write nothing, all
 answers grow together, end together, and all prompts come at once again.
 Steady state, in which prompts come at random, knows nothing of this (`crossflow.engine.runs.service`).
@@ -37,6 +37,7 @@ class LoopRun:
     spread: float = 0.0  # longest less shortest length, over the mean. [1]
     apart: bool = False  # whether steps that read prompts write nothing, as SGLang's
     ahead: bool = True  # whether a step is scheduled when the one before begins
+    room: int = 1  # prompts that a step reads at most. [1]
 
 
 @dataclass
@@ -85,11 +86,12 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
         while clock.coming and clock.coming[0][0] <= seen:
             clock.waiting.append(heapq.heappop(clock.coming)[1])
         if clock.waiting:
-            user = clock.waiting.popleft()
-            _read(clock, run)
-            first[turn[user]].append(clock.time - since[user])
-            since[user] = clock.time
-            heapq.heappush(clock.writing, (clock.steps + int(lengths[user, turn[user]]) - 1, user))
+            users = [clock.waiting.popleft() for _ in range(min(run.room, len(clock.waiting)))]
+            _read(clock, run, len(users))
+            for user in users:
+                first[turn[user]].append(clock.time - since[user])
+                since[user] = clock.time
+                heapq.heappush(clock.writing, (clock.steps + int(lengths[user, turn[user]]) - 1, user))
         else:
             _write(clock, run)
         while clock.writing and clock.writing[0][0] <= clock.steps:
@@ -101,10 +103,10 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
     return first, further
 
 
-def _read(clock: _LoopClock, run: LoopRun) -> None:
-    """A step that reads a prompt."""
+def _read(clock: _LoopClock, run: LoopRun, prompts: int) -> None:
+    """A step that reads some prompts."""
     clock.before = clock.time
-    clock.time += run.reading + (run.writing if clock.writing and not run.apart else 0.0)
+    clock.time += prompts * run.reading + (run.writing if clock.writing and not run.apart else 0.0)
     clock.steps += 0 if run.apart else 1
 
 

@@ -34,6 +34,7 @@ from crossflow.evidence.validation.serving_runs import (
     mean_length,
     measured_times,
     one_by_one,
+    stack_of,
     too_fast,
     unknown_of,
 )
@@ -48,7 +49,6 @@ from crossflow.evidence.validation.tables import (
     template_of,
     wrong,
 )
-from crossflow.hardware.architecture.software import load_stack
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
@@ -421,13 +421,6 @@ def system_of(device: str) -> str | None:
     systems = files.catalogue("templates", "systems")
     nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
     return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)
-
-
-def stack_of(engine: str) -> str:
-    """Software of an engine as tables call it."""
-    word = engine.lower().split()[0]
-    known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
-    return next((name for name, others in known.items() if word == name or word in others), "vllm")
 
 
 def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str, float] | None]:
