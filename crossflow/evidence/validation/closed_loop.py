@@ -2,9 +2,9 @@
 
 All users ask at once at first. An engine reads prompts beside the tokens that it writes, as many in a step as have come and as it has room
 for, and has scheduled a step when the one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling
-of vLLM since 0.14, overlap schedulers of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of equal lengths keep users in the order
-in which their prompts were read, so that a prompt comes while that of the one before is read. Where steps that read write nothing, all
-answers grow together, end together, and all prompts come at once again.
+of vLLM since 0.14, overlap schedulers of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of
+equal lengths keep users in the order in which their prompts were read, so that a prompt comes while that of the one before is read. Where
+steps that read write nothing, all answers grow together, end together, and all prompts come at once again.
 Steady state, in which prompts come at random, knows nothing of this (`crossflow.engine.runs.service`).
 """
 
