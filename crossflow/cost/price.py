@@ -28,7 +28,6 @@ from crossflow.cost.profile import (
 )
 from crossflow.cost.roofline import (
     KernelCosts,
-    WideningTables,
     fused_costs,
     joined,
     pass_costs,
@@ -196,17 +195,11 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     return costs
 
 
-def _widening(table: KernelTable, architecture: Architecture, stack: SoftwareStack | None) -> WideningTables | None:
-    """Kernels of a stack that widen the weights of products; None where it names none for any of them that the device's family has."""
+def _widening(table: KernelTable, architecture: Architecture, stack: SoftwareStack | None) -> WideningLibrary | None:
+    """Kernels of a stack that widen the weights of products, those for the first type that it names any for; None without."""
     known, names = architecture.execution.libraries.widening, {} if stack is None else stack.kernels.widening
-    stored = [without_structure(row.stored) if isinstance(row, Product) else "" for row in table.rows]
-    found = [preferred(names.get(one, ()), known) for one in stored]
-    if not any(found):
-        return None
-    each = [one or WideningLibrary(matrix=np.ones(1)) for one in found]
-    matrix, memory = (np.stack(np.broadcast_arrays(*shares)) for shares in ([one.matrix for one in each], [one.memory for one in each]))
-    rows, columns, depth = np.array([[one.rows or np.inf, one.columns, one.depth] for one in each]).T[..., None]
-    return WideningTables(matrix=matrix, memory=memory, rows=rows, columns=columns, depth=depth)
+    stored = dict.fromkeys(without_structure(row.stored) for row in table.rows if isinstance(row, Product))
+    return next(filter(None, (preferred(names.get(one, ()), known) for one in stored)), None)
 
 
 def _read_as_they_are(table: KernelTable, dtype: str) -> Mask:

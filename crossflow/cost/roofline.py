@@ -20,7 +20,7 @@ from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, Widening, padded, quantised, wave_times
-from crossflow.hardware.architecture.execution import ProductLibrary, Quantising, TileExecution
+from crossflow.hardware.architecture.execution import ProductLibrary, Quantising, TileExecution, WideningLibrary
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.voltage import throttled
 from crossflow.program.kernels import QUERIES
@@ -131,7 +131,7 @@ def vector_rate(architecture: Architecture, dtype: str) -> Array:
 def product_costs(
     sizes: Array, result: Array, architecture: Architecture, dtype: str, *,
     second: Array | float = 1.0, least: bool = False, library: TileExecution | None = None, leaves_out: bool = False,
-    as_is: Mask | bool = False, widening: WideningTables | None = None,
+    as_is: Mask | bool = False, widening: WideningLibrary | None = None,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
@@ -208,20 +208,9 @@ def _nested_costs(
     return _slowest(divide(flops, rate) * waves, traffic, flops, architecture, energy, launches=np.ones((len(flops), 1)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class WideningTables:
-    """Of kernels that widen B what `WideningLibrary` says, for each product of a table, shape (kernels, 1)."""
-
-    matrix: Array
-    memory: Array
-    rows: Array
-    columns: Array
-    depth: Array
-
-
 def _tiled_costs(
     sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float, tiles: TileExecution,
-    as_is: Mask | bool, kernels: WideningTables | None,
+    as_is: Mask | bool, library: WideningLibrary | None,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
 
@@ -230,17 +219,16 @@ def _tiled_costs(
     """
     m, n, k, batch = sizes
     widens = (np.asarray(second) < 1.0) & ~np.asarray(as_is)
-    element, streamed, widening = DTYPE_BYTES[dtype], np.ones(1), None
+    element, widening = DTYPE_BYTES[dtype], None
     if widens.any():
         each = widens * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
-        widening = Widening(element=each, matrix=np.ones(1), rows=np.full(1, np.inf))
-    if widening is not None and kernels is not None:
-        columns, depth = (np.where(widens, multiple, 1.0) for multiple in (kernels.columns, kernels.depth))
+        widening = Widening(element=each, library=library)
+    streamed = np.ones(1)
+    if widening is not None and library is not None:
+        columns, depth = (np.where(widens, multiple, 1.0) for multiple in (library.columns, library.depth))
         n, k, weights = np.ceil(n / columns) * columns, np.ceil(k / depth) * depth, batch * n * k
         moved = moved + (batch * n * k - weights) * element * second
-        streamed = np.where(widens, kernels.memory, 1.0)
-        matrix, rows = (np.where(widens, one, other) for one, other in ((kernels.matrix, 1.0), (kernels.rows, np.inf)))
-        widening = Widening(element=widening.element, matrix=matrix, rows=rows)
+        streamed = np.where(widens, library.memory, 1.0)
     timed = wave_times(m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening)
     compute, cache, together, again = timed
     own = tiles if isinstance(tiles, ProductLibrary) else None

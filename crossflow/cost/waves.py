@@ -27,12 +27,12 @@ Fits and errors: docs/validation.md.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, at_points, distinct, divide
-from crossflow.hardware.architecture.execution import ProductLibrary, TileExecution
+from crossflow.base.arrays import Array, Index, Mask, at_points, distinct, divide
+from crossflow.hardware.architecture.execution import ProductLibrary, TileExecution, WideningLibrary
 from crossflow.hardware.architecture.model import Architecture
 
 ACCUMULATOR = 4  # size of a partial sum [B]
@@ -42,6 +42,10 @@ ACCUMULATOR = 4  # size of a partial sum [B]
 WIDENING = 2.0 * 13.0 / 8.0
 # Rows and columns of further tiles of kernels that widen B, which are made for few rows (MARLIN, arXiv:2408.11743, Sec. 3.4).
 FEW_ROWS = ((16, 64), (16, 128), (16, 256), (32, 128), (32, 256))
+# Columns of tiles of libraries that say which rows they take, and the share of a tile that an expert's rows may fill in the mean before
+# they take a larger one (vLLM, fused_marlin_moe).
+COLUMNS, FILLED = (64, 128, 256), 0.9
+LOGISTIC, MANY = 1.702, 8  # scale of a logistic function that is like the normal distribution; tiles of which a half more stand for chance
 STRIP = 16  # rows or columns in which tiles of small products come
 STATIONARY = {
     "weight": (1, 2, 0),
@@ -53,24 +57,53 @@ CHUNK = 16384  # matrix products a batch: temporaries stay in cache
 
 @dataclass(frozen=True, kw_only=True)
 class Widening:
-    """How kernels widen B, each of shape (gemms, 1), and `element` also (gemms, n)."""
+    """How kernels widen B."""
 
-    element: Array  # time in which the whole chip widens an element of B, 0 where B is as wide as A. [s]
-    matrix: Array  # share of the matrix rate that the main loop reaches. [1]
-    rows: Array  # most rows of a tile. [1]
-
-    @property
-    def tables(self) -> tuple[Array, ...]:
-        """All of it."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+    element: Array  # time in which the whole chip widens an element of B, 0 where B is as wide as A, shape (gemms, 1) or (gemms, n). [s]
+    library: WideningLibrary | None = None  # whose kernels they are; those that multiply anyway where absent
 
     def some(self, rows: slice | Index) -> Widening:
         """Of some products."""
-        return Widening(**{field.name: _some(getattr(self, field.name), rows) for field in fields(self)})
+        return replace(self, element=_some(self.element, rows))
 
     def at(self, points: Index) -> Widening:
-        """At some design points."""
-        return Widening(**{field.name: at_points(getattr(self, field.name), points) for field in fields(self)})
+        """At some design points, which are alike in all else."""
+        return replace(self, element=at_points(self.element, points))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of its tiles."""
+        if self.library is None or not self.library.rows:
+            return FEW_ROWS
+        return tuple((rows, columns) for rows in self.library.rows for columns in COLUMNS)
+
+    @property
+    def matrix(self) -> Array:
+        """Share of the matrix rate that main loops reach. [1]"""
+        return np.ones(1) if self.library is None else np.where(self.element > 0.0, self.library.matrix, 1.0)
+
+    def below(self, m: Array, rows: Array, batch: Array) -> Array:
+        """Tiles of some rows, one below the other; of several products, which are of experts, whose rows differ. [1]"""
+        return np.where((self.element > 0.0) & (batch > 1.0), unequal_blocks(m, rows), np.ceil(m / rows))
+
+    def takes(self, m: Array, rows: Array) -> Mask:
+        """Whether a kernel takes tiles of some rows: the first that rows fill less than `FILLED`, or the last."""
+        widens = self.element > 0.0
+        if self.library is None or not self.library.rows:
+            return np.ones_like(widens)
+        sides = np.array(self.library.rows, dtype=float)
+        which = np.minimum((divide(m[..., None], sides) >= FILLED).sum(axis=-1), len(sides) - 1)
+        return np.asarray(~widens | (sides[which] == rows))
+
+
+def unequal_blocks(m: Array, rows: Array) -> Array:
+    """Tiles, one below the other, of one of several products whose rows differ by chance and are m in the mean. [1]
+
+    Of Poisson numbers X of rows, 1 + P(X > rows) + P(X > 2 rows) + ..., with the logistic function for the normal distribution. Where the
+    mean is many tiles, half a tile more than they fill.
+    """
+    more = [1.0 / (1.0 + np.exp(-LOGISTIC * np.clip((m - i * rows - 0.5) / np.sqrt(m), -20.0, 20.0))) for i in range(1, MANY + MANY // 2)]
+    return np.where(m > MANY * rows, m / rows + 0.5, 1.0 + np.sum(more, axis=0))
 
 
 def padded(m: Array, n: Array, k: Array, architecture: Architecture) -> Array:
@@ -144,7 +177,7 @@ def wave_times(
     assert tiles is not None  # the caller has looked
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
-    ratio, slots = np.asarray(second), () if widening is None else widening.tables
+    ratio, slots = np.asarray(second), () if widening is None else (widening.element,)
     again = functools.partial(wave_times, architecture=architecture, dtype=dtype, element=element, tiles=tiles)
     if m.shape[-1] > 1 and len(m) > 1:  # of many points, products alike are timed once
         first, which = _distinct(m, n, k, many, ratio, *slots)
@@ -198,12 +231,13 @@ def _wave_times(
     best = np.full(shape, np.inf)
     compute, cache, both, drawn = np.zeros((4, *shape))
     taken = np.full(shape, -1)  # place of the best choice, -1 where a product never ends
-    choices = _choices(tiles.shapes if widening is None else (*tiles.shapes, *FEW_ROWS), tiles.splits)
+    choices = _choices(tiles.shapes if widening is None else (*tiles.shapes, *widening.shapes), tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
     for start in range(0, choices.shape[1], together):
         rows, columns, splits, which = choices[:, start : start + together]
-        blocks = np.ceil(m / rows) * np.ceil(n / columns) * (splits * batch)
+        below = np.ceil(m / rows) if widening is None else widening.below(m, rows, batch)
+        blocks = below * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
         block = depth * (2.0 * rows * columns) * per_flop + tiles.fill
         if widening is not None:
@@ -221,7 +255,7 @@ def _wave_times(
         wanted = [(compute, waves), (cache, panels)]
         if widening is not None:
             draws = power + divide(blocks * depth * columns * widening.element, architecture.power_clock)
-            score = np.where(rows > widening.rows, np.inf, time + _fourth(draws))
+            score = np.where(widening.takes(m, rows), time + _fourth(draws), np.inf)
             wanted += [(both, time), (drawn, draws)]
         if limits is not None:
             score = np.where(which == np.searchsorted(limits, m), score, np.inf)

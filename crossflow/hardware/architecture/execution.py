@@ -98,7 +98,11 @@ class WideningLibrary(FileModel):
 
     matrix: PositiveShare = Field(description="share of the matrix rate of other kernels that their main loops reach")
     memory: PositiveShare = Field(default=ONE, description="rate at which weights cross main memory, over that of other kernels")
-    rows: Whole | None = Field(default=None, description="most rows of a tile; those of other kernels where absent")
+    rows: tuple[Whole, ...] = Field(
+        default=(),
+        description="rows of its tiles, ascending: the first that the rows of an expert fill less than nine tenths, or the last; the"
+        " fastest tile where absent",
+    )
     columns: Whole = Field(default=1, description="multiple to which weights are padded along the rows of what comes out")
     depth: Whole = Field(default=1, description="the same along the sum")
 
