@@ -191,6 +191,7 @@ STACK = {
     "engine.queue": When("priority", STEADY), "host.schedule": When("5 ms", STEADY), "host.request": When("5 ms", STEADY),
     "engine.asynchronous": When(True, {**STEADY, "software.host.schedule": "5 ms"}),
     "engine.synchronous_with": When(["guided"], {**GUIDED, "software.host.schedule": "5 ms", "software.engine.asynchronous": True}),
+    "engine.gathers": When(True, {**STEADY, **MOE, "strategy.ep": 4}),
     "engine.prefixes": When(False, STEADY), "engine.counted": When("1 GiB", {**CROWDED, "software.engine": {"memory": 0.5}}), "engine.sampling": When("30 B", STEADY),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),

@@ -93,6 +93,7 @@ class Service:
     room: Array  # share of a device's memory that may be used. [1]
     cache: Array  # share of what is left of that beside weights and activations that the cache takes. [1]
     whole: bool  # whether a request waits until there is room for all that will be written of it
+    gathers: bool  # whether replicas that share experts out read prompts in the same steps
     together: Mask  # whether requests in flight began at once, and as equals end at once for ever
     prefill: Prefill | None = None
     experts: ExpertPool | None = None  # devices of their own for the experts of the model
@@ -422,9 +423,9 @@ def _chunk(service: Service, layout: Layout, written: Array, coming: _Coming) ->
 
 
 def _abreast(service: Service, layout: Layout) -> Array:
-    """Replicas that make every step together where requests arrive: those that share out experts. [1]"""
-    shared = (layout.ep > 1.0) | (service.experts is not None)
-    return np.where((service.rate > 0) & shared, np.maximum(layout.dp, 1.0), 1.0)
+    """Replicas that make every step together, and read prompts in different ones: those that share out experts. [1]"""
+    shared = ((layout.ep > 1.0) | (service.experts is not None)) & ~service.together
+    return np.where(shared & (not service.gathers), np.maximum(layout.dp, 1.0), 1.0)
 
 
 def _dealt(service: Service, layout: Layout) -> Array:

@@ -34,6 +34,7 @@ from crossflow.evidence.validation.serving_runs import (
     mean_length,
     measured_times,
     one_by_one,
+    run_facts,
     stack_of,
     too_fast,
     unknown_of,
@@ -351,6 +352,8 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         shared |= {"software": {"like": shared["software"], "host": {"pieces": False}}}
     if not isinstance(shared, str) and one_by_one(row):
         shared |= {"software": {"like": shared["software"], "engine": {"asynchronous": False}}}
+    if not isinstance(shared, str) and "balanced" in run_facts(row):
+        shared |= {"software": {"like": shared["software"], "engine": {"gathers": True}}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
     return shared, own

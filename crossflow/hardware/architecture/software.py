@@ -301,6 +301,11 @@ class EngineHabits(FileModel):
         description="what an asynchronous engine prepares one step after the other with. stages: pipeline stages; speculation: guessed "
         "tokens; draft: tokens that a draft model guesses; guided: masks of guided tokens (`serving.guided`)",
     )
+    gathers: Flag = Field(
+        default=False,
+        description="whether replicas that share experts out, and so make every step together, wait with prompts until each has one to"
+        " read, rather than read one beside the others' tokens (TensorRT-LLM's attention_dp_config.enable_balance); in steady state",
+    )
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
         default="written",
