@@ -25,7 +25,7 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.report import Table
-from crossflow.evidence.validation.serving_models import ServedModel, served_model
+from crossflow.evidence.validation.serving_models import ServedModel, names_of, served_model
 from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
@@ -74,6 +74,7 @@ VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1
 READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that read prompts, where guessed tokens make a row a service
 # Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
 IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b", "glm-5")
+IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bits have a scale for 32 of them, says their config.json
 UNFIT = "the service does not fit as predicted"
 NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
 ENDLESS = 2**16  # requests, more than any engine takes at once
@@ -401,6 +402,8 @@ def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool 
     dtype, weight = TYPES[kept]
     if dtype == "fp8" and (served.blocks or served.named in IN_BLOCKS) and in_blocks:
         dtype = "fp8_block"
+    if weight == "int4" and any(name in IN_GROUPS for name in names_of(model)):
+        weight = "int4_32"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
         dtype, weight = "bf16", served.narrow or "nvfp4"
