@@ -38,8 +38,9 @@ RUN = LoopRun(users=8, output=400, writing=0.01, reading=0.1, requests=10)
 def slow_loop(run, lengths):
     """The same run step by step, with the state of every user in plain words."""
     state, left, asked, got = (["comes"] * run.users, [0] * run.users, [0.0] * run.users, [[] for _ in range(run.users)])
-    turn, comes, order = [0] * run.users, [run.front] * run.users, []
+    turn, comes, order = [0] * run.users, [run.front + user * run.texts for user in range(run.users)], []
     now = before = 0.0
+    texts = run.users * run.texts  # until when a server that makes tokens of one text after the other is busy
     while any(one != "gone" for one in state):
         writes = [user for user in range(run.users) if state[user] == "writes"]
         seen = before if writes and run.ahead else now
@@ -60,7 +61,8 @@ def slow_loop(run, lengths):
             if left[user] == 0:
                 turn[user] += 1
                 state[user] = "comes" if turn[user] < len(lengths[user]) else "gone"
-                asked[user], comes[user] = now, now + run.front
+                texts = max(texts, now) + run.texts
+                asked[user], comes[user] = now, texts + run.front - run.texts
     return float(np.mean(got))
 
 
@@ -71,6 +73,14 @@ def slow_loop(run, lengths):
 def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart, ahead, room):
     run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart, ahead=ahead, room=room)
     assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * users))
+
+
+def test_a_server_makes_tokens_of_one_text_after_the_other():
+    """Eight texts of 0.5 s come at once at first: in the mean a prompt waits for three and a half others, and each is read as it comes."""
+    run = LoopRun(users=8, output=40, writing=0.01, reading=0.1, requests=4, front=0.6, texts=0.5)
+    assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * 8))
+    once = replace(run, requests=1)
+    assert loop_times(once)[0] == pytest.approx(0.6 + 0.5 * 3.5 + 0.1 + 0.01, abs=0.02)
 
 
 def test_one_user_waits_for_the_front_end_and_for_reading_alone():

@@ -34,6 +34,7 @@ class LoopRun:
     reading: float  # [s]
     requests: float  # [1]
     front: float = 0.0  # [s]
+    texts: float = 0.0  # of that, what the server takes for one prompt after the other: its text becomes tokens. [s]
     spread: float = 0.0  # longest less shortest length, over the mean. [1]
     apart: bool = False  # whether steps that read prompts write nothing, as SGLang's
     ahead: bool = True  # whether a step is scheduled when the one before begins
@@ -44,12 +45,18 @@ class LoopRun:
 class _LoopClock:
     """Where a run has come to: time, when the step before began, steps, users whose prompts come, wait and are answered."""
 
-    coming: list[tuple[float, int]]
+    coming: list[tuple[float, int]] = field(default_factory=list)
     time: float = 0.0
     before: float = 0.0
+    texts: float = 0.0  # when the server has made tokens of all texts that it has
     steps: int = 0
     waiting: deque[int] = field(default_factory=deque)
     writing: list[tuple[int, int]] = field(default_factory=list)
+
+    def asks(self, user: int, run: LoopRun) -> None:
+        """A user asks, and its prompt comes to the engine when the server has made tokens of it, after those that it has."""
+        self.texts = max(self.texts, self.time) + run.texts
+        heapq.heappush(self.coming, (self.texts + run.front - run.texts, user))
 
 
 def loop_times(run: LoopRun) -> tuple[float, float]:
@@ -80,7 +87,9 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
     since, turn = [0.0] * run.users, [0] * run.users  # when a user asked, or had the first token
     first: list[list[float]] = [[] for _ in range(lengths.shape[1])]
     further: list[list[float]] = [[] for _ in first]
-    clock = _LoopClock(coming=[(run.front, user) for user in range(run.users)])
+    clock = _LoopClock()
+    for user in range(run.users):
+        clock.asks(user, run)
     while clock.coming or clock.waiting or clock.writing:
         seen = clock.before if clock.writing and run.ahead else clock.time
         while clock.coming and clock.coming[0][0] <= seen:
@@ -99,7 +108,7 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
             further[turn[user]].append((clock.time - since[user]) / (lengths[user, turn[user]] - 1.0))
             turn[user], since[user] = turn[user] + 1, clock.time
             if turn[user] < len(first):
-                heapq.heappush(clock.coming, (clock.time + run.front, user))
+                clock.asks(user, run)
     return first, further
 
 

@@ -103,7 +103,7 @@ def measured_times(score: Mapping[str, float], row: TableRow, users: float, repl
         return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
     run = LoopRun(
         users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
-        requests=requests, front=front, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
+        requests=requests, front=front, texts=tokens, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
         ahead=not one_by_one(row), room=_room(row, found, users),
     )  # fmt: skip
     steps = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
