@@ -402,8 +402,10 @@ def _chunk(service: Service, layout: Layout, written: Array, coming: _Coming) ->
         often = divide(service.rate / layout.dp / layout.microbatches, came)
         times = (np.where(service.rate > 0, often * coming.times[0], 1.0), np.where(service.rate > 0, often * coming.times[1], 1.0))
     abreast, slowed = _abreast(service, layout), np.zeros(1)
-    if np.any(abreast > 1.0):  # prompts that come to any of them in a step are read in the next one
-        slowed = np.where(abreast > 1.0, share_read(came * abreast, times, steps, np.floor(room) * abreast, np.ones(1)), 0.0)
+    if np.any(abreast > 1.0):  # prompts that come to any of them in a step are read in the next one, divided over its parts
+        parts = layout.microbatches / stages
+        found = share_read(came * parts * abreast, times, steps, np.floor(room) * parts * abreast, np.ones(1))
+        slowed = np.where(abreast > 1.0, found / parts, 0.0)
         times = (times[0] + slowed * (times[1] - times[0]), times[1])  # of a step in which this replica reads nothing
     # Of a fixed number, any number may come together.
     servers = np.where(service.rate > 0, np.floor(stages) * np.floor(room), np.inf)
