@@ -180,7 +180,9 @@ def test_every_product_takes_the_tokens_of_pieces_and_the_head_their_last_ones()
 def service(**changes):
     given = {"requests": 32, "rate": 0, "prompt": 1000, "hits": 0, "output": 101, "chunk": 256, "most": 64, "gained": 1, "drafts": 0,
              "room": 0.9, "cache": 1.0}  # fmt: skip
-    return Service(**{name: of(value) for name, value in (given | changes).items()}, whole=False, together=np.zeros(1, dtype=bool))
+    return Service(
+        **{name: of(value) for name, value in (given | changes).items()}, whole=False, gathers=False, together=np.zeros(1, dtype=bool)
+    )
 
 
 CHUNKS = [

@@ -19,7 +19,7 @@ from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
 from crossflow.cost.tiling import _cooler, _costing, _slowed
 from crossflow.evidence.validation.tables import device_architecture, fabric_parameters
-from crossflow.hardware.architecture.execution import ExchangeKernel
+from crossflow.hardware.architecture.execution import ExchangeKernel, WideningLibrary
 from crossflow.hardware.architecture.model import Port
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.mapping.spread import LinkSpread
@@ -338,10 +338,15 @@ def test_a_power_limit_adds_to_a_product_as_a_sixth_power():
     assert both**6 == near((compute**4 + cache**4) ** 1.5 + drawn**6)
 
 
+def widened(time, **library):
+    """How B is widened."""
+    return waves.Widening(element=np.array([[time]]), library=WideningLibrary(**library) if library else None)
+
+
 def test_widening_takes_slots_of_the_units_and_half_the_bytes(monkeypatch):
     """B in one byte; the whole chip widens an element in 1 us, a unit in 10 us; a block has 16 x 32 of them."""
     monkeypatch.setattr(waves, "FEW_ROWS", ())
-    compute, cache, _ = of_waves(64, 32, 16, chip(), second=np.array([[0.5]]), widening=np.array([[1e-6]]))
+    compute, cache, _ = of_waves(64, 32, 16, chip(), second=np.array([[0.5]]), widening=widened(1e-6))
     assert compute == near(16 * 2 * 64 * 32 / 2e9 + 7.0 + 16 * 32 * 10e-6)
     assert cache == near(16 * (64 + 32 * 0.5) * 2 / 10e9)
 
@@ -351,21 +356,31 @@ def test_products_of_few_rows_that_are_widened_have_tiles_of_their_own(rows, col
     """One unit, on which two smaller tiles would fill twice: one tile, 16 deep, and as many elements of B to widen."""
     made = chip()
     made.units = np.array([1.0])
-    compute, _, _ = of_waves(rows, columns, 16, made, second=np.array([[0.5]]), widening=np.array([[1e-9]]))
+    compute, _, _ = of_waves(rows, columns, 16, made, second=np.array([[0.5]]), widening=widened(1e-9))
     assert compute == near(16 * 2 * rows * columns / 20e9 + 7.0 + 16 * columns * 1e-9)
 
 
-def test_kernels_of_earlier_instructions_multiply_at_their_share_in_tiles_of_64_rows(monkeypatch):
-    """A tile of 128 rows is left for two of 64, and only a product whose weights are widened is slower."""
+def test_kernels_that_widen_multiply_at_their_share_in_tiles_of_their_rows(monkeypatch):
+    """57 rows fill nine tenths of a tile of 64 but not of one of 80; a library of two sizes takes the last where none is so large."""
     monkeypatch.setattr(waves, "FEW_ROWS", ())
+    monkeypatch.setattr(waves, "COLUMNS", (32,))
     made = chip(fill=0.0)
-    made.execution.tiles.shapes, made.execution.earlier_instructions = ((128, 32), (64, 32)), np.array([0.5])
+    made.execution.tiles.shapes = ((128, 32),)
     made.units = np.array([1.0])
     half = np.array([[0.5]])
-    newest, late = (of_waves(128, 32, 16, made, second=half, widening=half * 1e-9, earlier=early)[0] for early in (False, True))
-    assert newest == near(16 * 2 * 128 * 32 / 20e9 + 16 * 32 * 0.5e-9)
-    assert late == near(2 * (16 * 2 * 64 * 32 / (0.5 * 20e9) + 16 * 32 * 0.5e-9))
-    assert of_waves(128, 32, 16, made, earlier=True) == of_waves(128, 32, 16, made)
+    plain = of_waves(128, 32, 16, made, second=half, widening=widened(0.5e-9))[0]
+    assert plain == near(16 * 2 * 128 * 32 / 20e9 + 16 * 32 * 0.5e-9)
+    for rows, tile, often in ((57, 64, 1), (58, 80, 1), (128, 80, 2)):
+        found = of_waves(rows, 32, 16, made, second=half, widening=widened(0.5e-9, matrix=0.5, rows=(64, 80)))[0]
+        assert found == near(often * (16 * 2 * tile * 32 / (0.5 * 20e9) + 16 * 32 * 0.5e-9))
+
+
+@pytest.mark.parametrize(("mean", "rows"), [(4, 8), (8, 8), (30, 48), (64, 64), (128, 64), (500, 64), (5000, 64)])
+def test_experts_whose_rows_differ_by_chance_take_more_tiles_than_equal_ones(mean, rows):
+    drawn = np.random.default_rng(0).poisson(mean, 20_000)
+    assert waves.unequal_blocks(np.array([float(mean)]), np.array([float(rows)])) == pytest.approx(
+        np.ceil(drawn[drawn > 0] / rows).mean(), rel=0.025
+    )
 
 
 # ------------------------------------------------------------------------------------------ measured events

@@ -116,7 +116,7 @@ def test_what_cannot_be_changed_in_the_file_is_told(name, sentence):
 def mine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.sh").write_text(f"{SGLANG.rstrip()} --own-flag 5\n")
-    return ["plan", "--from", "mine.sh", "--on", "h100-ib-cluster", "--set", "workload.prompt=1000", "workload.output=200", "--diff"]
+    return ["plan", "--from", "mine.sh", "--on", "h100-ib-cluster", "--set", "workload.prompt=100", "workload.output=2000", "--diff"]
 
 
 @pytest.mark.slow

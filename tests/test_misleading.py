@@ -48,6 +48,13 @@ def test_slices_of_a_batch_are_refused_where_requests_arrive():
     assert len(crossflow.serve({**sliced, "requests": ASKED, "strategy": "tp1-dp8"}, together).trace) == 20
 
 
+def test_a_replay_refuses_prompts_that_wait_for_those_of_other_replicas():
+    shared = {"system": "dgx-h100", "workload": {"model": "mixtral-8x7b", "task": "serving"}, "strategy": "dp8-ep8"}
+    gathers = {"like": "tensorrt-llm", "engine": {"gathers": True}}
+    with pytest.raises(CrossflowError, match=r"software.engine.gathers: a replay has no replicas that wait for each other's prompts"):
+        crossflow.serve({**shared, "software": gathers, "requests": ASKED})
+
+
 def test_a_checkpoint_beside_a_job_is_not_told_to_give_failures():
     made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8"}
     run = {"steps": 100, "checkpoint": {"interval": "1 hour", "to": "storage", "storage_bandwidth": "1 TB/s"}}

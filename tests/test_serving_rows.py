@@ -17,6 +17,7 @@ from crossflow.evidence.validation.serving_runs import (
     GUESSED,
     UNVERSIONED,
     _gathering,
+    _room,
     _unpolled,
     mean_length,
     measured_times,
@@ -37,8 +38,9 @@ RUN = LoopRun(users=8, output=400, writing=0.01, reading=0.1, requests=10)
 def slow_loop(run, lengths):
     """The same run step by step, with the state of every user in plain words."""
     state, left, asked, got = (["comes"] * run.users, [0] * run.users, [0.0] * run.users, [[] for _ in range(run.users)])
-    turn, comes, order = [0] * run.users, [run.front] * run.users, []
+    turn, comes, order = [0] * run.users, [run.front + user * run.texts for user in range(run.users)], []
     now = before = 0.0
+    texts = run.users * run.texts  # until when a server that makes tokens of one text after the other is busy
     while any(one != "gone" for one in state):
         writes = [user for user in range(run.users) if state[user] == "writes"]
         seen = before if writes and run.ahead else now
@@ -49,26 +51,36 @@ def slow_loop(run, lengths):
         if not order and not writes:
             now = before = max(now, min(comes[user] for user in range(run.users) if state[user] == "comes"))
             continue
-        before, reads = now, bool(order)
-        now += (run.reading if reads else 0.0) + (run.writing if writes and not (reads and run.apart) else 0.0)
-        if reads:
-            first = order.pop(0)
+        before, read = now, [order.pop(0) for _ in range(min(run.room, len(order)))]
+        now += len(read) * run.reading + (run.writing if writes and not (read and run.apart) else 0.0)
+        for first in read:
             got[first].append(now - asked[first])
             state[first], left[first] = "writes", lengths[first][turn[first]] - 1
-        for user in writes if not (reads and run.apart) else []:
+        for user in writes if not (read and run.apart) else []:
             left[user] -= 1
             if left[user] == 0:
                 turn[user] += 1
                 state[user] = "comes" if turn[user] < len(lengths[user]) else "gone"
-                asked[user], comes[user] = now, now + run.front
+                texts = max(texts, now) + run.texts
+                asked[user], comes[user] = now, texts + run.front - run.texts
     return float(np.mean(got))
 
 
-@pytest.mark.parametrize(("apart", "ahead"), [(False, True), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("apart", "ahead", "room"), [(False, True, 1), (True, True, 1), (False, False, 1), (False, True, 3), (True, True, 3)]
+)
 @pytest.mark.parametrize(("users", "front"), [(1, 0.0), (3, 0.004), (8, 0.03), (20, 0.0)])
-def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart, ahead):
-    run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart, ahead=ahead)
+def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart, ahead, room):
+    run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart, ahead=ahead, room=room)
     assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * users))
+
+
+def test_a_server_makes_tokens_of_one_text_after_the_other():
+    """Eight texts of 0.5 s come at once at first: in the mean a prompt waits for three and a half others, and each is read as it comes."""
+    run = LoopRun(users=8, output=40, writing=0.01, reading=0.1, requests=4, front=0.6, texts=0.5)
+    assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * 8))
+    once = replace(run, requests=1)
+    assert loop_times(once)[0] == pytest.approx(0.6 + 0.5 * 3.5 + 0.1 + 0.01, abs=0.02)
 
 
 def test_one_user_waits_for_the_front_end_and_for_reading_alone():
@@ -102,6 +114,16 @@ def test_a_step_that_is_scheduled_as_it_begins_reads_a_prompt_one_step_sooner():
 def test_vllm_schedules_ahead_since_a_release(version, found):
     assert one_by_one(facts(engine="vllm", engine_version=version)) == found
     assert not one_by_one(facts(engine="sglang", engine_version=version))
+
+
+def test_a_step_reads_as_many_prompts_of_a_benchmark_as_it_has_room_for():
+    """20,000 tokens less 100 that are written have room for 21 prompts of 922; one where all answers are equally long."""
+    row = facts(source="inferencex-2026-04-06", engine="trtllm", isl="1024", device="b200")
+    assert run_facts(row)["step_tokens"] == 20000
+    assert _room(row, run_facts(row), 100.0) == 21
+    assert _room(facts(engine="vllm", isl="1024"), {"lengths": 0.9}, 100.0) == (8192 - 100) // 922
+    assert _room(facts(engine="vllm", isl="8192"), {"lengths": 0.9}, 1000.0) == 1
+    assert _room(facts(engine="vllm", isl="1024"), {}, 100.0) == 1
 
 
 @pytest.mark.parametrize("change", [{"reading": 0.2}, {"writing": 0.02}, {"users": 16}, {"front": 0.05}])

@@ -9,7 +9,9 @@ from products import half_costs
 import crossflow
 from crossflow.base.paths import quantities
 from crossflow.cost import waves
+from crossflow.cost.roofline import product_costs
 from crossflow.evidence.validation.tables import device_architecture
+from crossflow.hardware.architecture.execution import WideningLibrary
 
 DEVICES = ["a100-80gb", "h100-80gb", "mi210", "a40-48gb", "h200"]
 RNG = np.random.default_rng(7)
@@ -240,3 +242,33 @@ def test_points_alike_on_one_device_are_timed_once(a100, monkeypatch):
     cache = waves.wave_times(sizes, sizes, sizes, faster, "fp16", 2.0)[1]
     assert timed[-1] == 5
     assert cache[0, 2] < cache[0, 0]
+
+
+def test_weights_that_are_widened_are_padded_and_read_at_a_kernel_s_share():
+    """20,100 columns and a sum of 9,900 as 20,224 and 9,984; other products are neither slower nor padded."""
+    device = device_architecture("h100-sxm")
+    library = WideningLibrary(matrix=1.0, memory=0.5, columns=256, depth=128)
+
+    def memory(columns, depth, second, **more):
+        sides = (np.array([[float(side)]]) for side in (1, columns, depth))
+        return half_costs(*sides, device, second=second, **more).resource_times[-1].item()
+
+    assert memory(20100, 9900, 0.25, widening=library) == pytest.approx(2.0 * memory(20224, 9984, 0.25), rel=1e-4)
+    assert memory(20100, 9900, 1.0, widening=library) == memory(20100, 9900, 1.0)
+
+
+# Whole layers of 8 experts of 4,096 x 14,336, two a token, by vLLM's fused_marlin_moe on a device that is not named, by its rates an H100:
+# tokens and ms (flagos-ai/FlagGems, pull request 4350, 2026). The share of the matrix rate was chosen with the row of 16,384.
+MARLIN = {16: 0.2823, 32: 0.2972, 64: 0.3812, 128: 0.4935, 256: 0.9215, 512: 1.4593, 1024: 2.7203, 4096: 9.9097, 16384: 38.999}
+
+
+@pytest.mark.parametrize("tokens", list(MARLIN))
+def test_layers_of_experts_whose_weights_marlin_widens_take_as_long_as_measured(tokens):
+    """Its three other kernels, some percent of the layer, are left out."""
+    device = device_architecture("h100-sxm")
+    library = device.execution.libraries.widening["marlin"]
+    own = device.execution.libraries.products["cublas"]
+    touched = 8.0 * (1.0 - 0.75**tokens)
+    sizes = np.array([[[2.0 * tokens / touched] * 1] * 2, [[28672.0], [4096.0]], [[4096.0], [14336.0]], [[touched]] * 2])
+    costs = product_costs(sizes, np.full((2, 1), 2.0), device, "bf16", second=0.26, library=own, widening=library)
+    assert -0.09 < 1e3 * costs.time.sum() / MARLIN[tokens] - 1.0 < 0.05

@@ -38,7 +38,7 @@ from crossflow.cost.roofline import (
     timed_costs,
     wide_type,
 )
-from crossflow.hardware.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, preferred
+from crossflow.hardware.architecture.execution import DecodeKernel, PrefillKernel, ProductLibrary, WideningLibrary, preferred
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import NetworkSpec
 from crossflow.hardware.architecture.software import AttentionChoice, SoftwareStack
@@ -188,11 +188,18 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
     costs = product_costs(
         table.sizes, table.result, architecture.leaving_out if leaves_out else architecture, dtype,
         second=second, least=least, library=library, leaves_out=leaves_out, as_is=_read_as_they_are(table, dtype) & leaves_out,
-        earlier=stack is not None and stack.kernels.widening == "earlier",
+        widening=_widening(table, architecture, stack),
     )  # fmt: skip
     if stack is not None and program.trains and not least:
         costs = costs.slowed(stack.product_slowdown * architecture.execution.training_sensitivity)
     return costs
+
+
+def _widening(table: KernelTable, architecture: Architecture, stack: SoftwareStack | None) -> WideningLibrary | None:
+    """Kernels of a stack that widen the weights of products, those for the first type that it names any for; None without."""
+    known, names = architecture.execution.libraries.widening, {} if stack is None else stack.kernels.widening
+    stored = dict.fromkeys(without_structure(row.stored) for row in table.rows if isinstance(row, Product))
+    return next(filter(None, (preferred(names.get(one, ()), known) for one in stored)), None)
 
 
 def _read_as_they_are(table: KernelTable, dtype: str) -> Mask:

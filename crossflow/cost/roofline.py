@@ -19,8 +19,8 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
-from crossflow.cost.waves import WIDENING, padded, quantised, wave_times
-from crossflow.hardware.architecture.execution import ProductLibrary, Quantising, TileExecution
+from crossflow.cost.waves import WIDENING, Widening, padded, quantised, wave_times
+from crossflow.hardware.architecture.execution import ProductLibrary, Quantising, TileExecution, WideningLibrary
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.voltage import throttled
 from crossflow.program.kernels import QUERIES
@@ -131,7 +131,7 @@ def vector_rate(architecture: Architecture, dtype: str) -> Array:
 def product_costs(
     sizes: Array, result: Array, architecture: Architecture, dtype: str, *,
     second: Array | float = 1.0, least: bool = False, library: TileExecution | None = None, leaves_out: bool = False,
-    as_is: Mask | bool = False, earlier: bool = False,
+    as_is: Mask | bool = False, widening: WideningLibrary | None = None,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products C[m, n] = A[m, k] B[k, n].
 
@@ -146,7 +146,7 @@ def product_costs(
     library : the library that multiplies, where it is not the usual one of the device.
     leaves_out : whether the units leave out the work that 2:4 sparsity of B saves; rates are those with it.
     as_is : whether the units read B as it is stored, where this is smaller, shape (kernels, 1).
-    earlier : whether kernels that widen B multiply by instructions of earlier devices.
+    widening : kernels that widen B, where they are not those that multiply anyway.
     """
     m, n, k, batch = sizes
     element = DTYPE_BYTES[dtype]
@@ -156,7 +156,7 @@ def product_costs(
         return _least(flops, moved, architecture, architecture.throughput[dtype], architecture.energy_per_flop[dtype])
     tiles = library or architecture.execution.tiles
     if tiles is not None:
-        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles, as_is, earlier=earlier)
+        return _tiled_costs(sizes, flops, moved, architecture, dtype, second, tiles, as_is, widening)
     return _nested_costs(sizes, flops, result - element, architecture, dtype, second, COMPRESSED if leaves_out else 1.0)
 
 
@@ -210,26 +210,33 @@ def _nested_costs(
 
 def _tiled_costs(
     sizes: Array, flops: Array, moved: Array, architecture: Architecture, dtype: str, second: Array | float, tiles: TileExecution,
-    as_is: Mask | bool, *, earlier: bool = False,
+    as_is: Mask | bool, library: WideningLibrary | None,
 ) -> KernelCosts:  # fmt: skip
     """Cost of matrix products on a device whose library's tiles are known (`crossflow.cost.waves`).
 
     `moved` crosses main memory, shape (kernels, n). [B] Where an element of B is smaller than one of A, the kernel widens B, but where
-    units read it `as_is`.
+    units read it `as_is`. It may pad B for that.
     """
     m, n, k, batch = sizes
     widens = (np.asarray(second) < 1.0) & ~np.asarray(as_is)
-    widening = widens * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
-    element = DTYPE_BYTES[dtype]
-    compute, cache, together, again = wave_times(
-        m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening, earlier=earlier
-    )
+    element, widening = DTYPE_BYTES[dtype], None
+    if widens.any():
+        each = widens * WIDENING / architecture.vector_throughput.get("fp32", vector_rate(architecture, dtype))
+        widening = Widening(element=each, library=library)
+    streamed = np.ones(1)
+    if widening is not None and library is not None:
+        columns, depth = (np.where(widens, multiple, 1.0) for multiple in (library.columns, library.depth))
+        n, k, weights = np.ceil(n / columns) * columns, np.ceil(k / depth) * depth, batch * n * k
+        moved = moved + (batch * n * k - weights) * element * second
+        streamed = np.where(widens, library.memory, 1.0)
+    timed = wave_times(m, n, k, architecture, dtype, element, tiles, batch=batch, second=second, widening=widening)
+    compute, cache, together, again = timed
     own = tiles if isinstance(tiles, ProductLibrary) else None
     if own is not None and architecture.repeats is not None:
         moved = moved * _missed(moved + (architecture.repeats.copies - 1.0) * (k * n * element * second), architecture, own)
     if own is not None:
         moved = moved + again
-    memory = divide(moved, architecture.memory.bandwidth * (1.0 if own is None else own.memory_rate))
+    memory = divide(moved, architecture.memory.bandwidth * streamed * (1.0 if own is None else own.memory_rate))
     time = np.cbrt(together**3 + memory**3)
     energy = flops * architecture.energy_per_flop[dtype] + moved * architecture.memory.energy
     levels = len(architecture.levels)

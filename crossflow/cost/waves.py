@@ -27,11 +27,12 @@ Fits and errors: docs/validation.md.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, at_points, distinct, divide
-from crossflow.hardware.architecture.execution import ProductLibrary, TileExecution
+from crossflow.base.arrays import Array, Index, Mask, at_points, distinct, divide
+from crossflow.hardware.architecture.execution import ProductLibrary, TileExecution, WideningLibrary
 from crossflow.hardware.architecture.model import Architecture
 
 ACCUMULATOR = 4  # size of a partial sum [B]
@@ -41,9 +42,10 @@ ACCUMULATOR = 4  # size of a partial sum [B]
 WIDENING = 2.0 * 13.0 / 8.0
 # Rows and columns of further tiles of kernels that widen B, which are made for few rows (MARLIN, arXiv:2408.11743, Sec. 3.4).
 FEW_ROWS = ((16, 64), (16, 128), (16, 256), (32, 128), (32, 256))
-# Most rows of a tile of those that multiply by instructions of earlier devices: 4 times 16 (vLLM, csrc/quantization/gptq_marlin, and its
-# kernel for experts: max_thread_m_blocks).
-EARLIER_ROWS = 64
+# Columns of tiles of libraries that say which rows they take, and the share of a tile that an expert's rows may fill in the mean before
+# they take a larger one (vLLM, fused_marlin_moe).
+COLUMNS, FILLED = (64, 128, 256), 0.9
+LOGISTIC, MANY = 1.702, 8  # scale of a logistic function that is like the normal distribution; tiles of which a half more stand for chance
 STRIP = 16  # rows or columns in which tiles of small products come
 STATIONARY = {
     "weight": (1, 2, 0),
@@ -51,6 +53,57 @@ STATIONARY = {
     "output": (0, 1, 2),
 }  # sides (m, n, k) of what stays in an array, and the one that streams
 CHUNK = 16384  # matrix products a batch: temporaries stay in cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widening:
+    """How kernels widen B."""
+
+    element: Array  # time in which the whole chip widens an element of B, 0 where B is as wide as A, shape (gemms, 1) or (gemms, n). [s]
+    library: WideningLibrary | None = None  # whose kernels they are; those that multiply anyway where absent
+
+    def some(self, rows: slice | Index) -> Widening:
+        """Of some products."""
+        return replace(self, element=_some(self.element, rows))
+
+    def at(self, points: Index) -> Widening:
+        """At some design points, which are alike in all else."""
+        return replace(self, element=at_points(self.element, points))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of its tiles."""
+        if self.library is None or not self.library.rows:
+            return FEW_ROWS
+        return tuple((rows, columns) for rows in self.library.rows for columns in COLUMNS)
+
+    @property
+    def matrix(self) -> Array:
+        """Share of the matrix rate that main loops reach. [1]"""
+        return np.ones(1) if self.library is None else np.where(self.element > 0.0, self.library.matrix, 1.0)
+
+    def below(self, m: Array, rows: Array, batch: Array) -> Array:
+        """Tiles of some rows, one below the other; of several products, which are of experts, whose rows differ. [1]"""
+        return np.where((self.element > 0.0) & (batch > 1.0), unequal_blocks(m, rows), np.ceil(m / rows))
+
+    def takes(self, m: Array, rows: Array) -> Mask:
+        """Whether a kernel takes tiles of some rows: the first that rows fill less than `FILLED`, or the last."""
+        widens = self.element > 0.0
+        if self.library is None or not self.library.rows:
+            return np.ones_like(widens)
+        sides = np.array(self.library.rows, dtype=float)
+        which = np.minimum((divide(m[..., None], sides) >= FILLED).sum(axis=-1), len(sides) - 1)
+        return np.asarray(~widens | (sides[which] == rows))
+
+
+def unequal_blocks(m: Array, rows: Array) -> Array:
+    """Tiles, one below the other, of one of several products whose rows differ by chance and are m in the mean. [1]
+
+    Of Poisson numbers X of rows, 1 + P(X > rows) + P(X > 2 rows) + ..., with the logistic function for the normal distribution. Where the
+    mean is many tiles, half a tile more than they fill.
+    """
+    more = [1.0 / (1.0 + np.exp(-LOGISTIC * np.clip((m - i * rows - 0.5) / np.sqrt(m), -20.0, 20.0))) for i in range(1, MANY + MANY // 2)]
+    return np.where(m > MANY * rows, m / rows + 0.5, 1.0 + np.sum(more, axis=0))
 
 
 def padded(m: Array, n: Array, k: Array, architecture: Architecture) -> Array:
@@ -102,8 +155,7 @@ def wave_times(
     *,
     batch: Array | float = 1.0,
     second: Array | float = 1.0,
-    widening: Array | float = 0.0,
-    earlier: bool = False,
+    widening: Widening | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     """Times that computing, the last cache and both together take, without main memory and launch.
 
@@ -114,8 +166,7 @@ def wave_times(
     tiles : the library that multiplies; the usual one of the device where absent.
     batch : equal products in one launch, shape as m. [1]
     second : size of an element of B over that of A, shape (gemms, 1). [1]
-    widening : time in which the whole chip widens an element of B, shape (gemms, 1) or (gemms, n). [s]
-    earlier : whether kernels that widen B multiply by instructions of earlier devices, in tiles of few rows.
+    widening : how B is widened, where it is.
 
     Returns
     -------
@@ -126,22 +177,24 @@ def wave_times(
     assert tiles is not None  # the caller has looked
     many = np.asarray(batch, dtype=float)
     many = many if many.shape == m.shape else np.broadcast_to(many, m.shape)
-    ratio, slots = np.asarray(second), np.asarray(widening)
-    again = functools.partial(wave_times, architecture=architecture, dtype=dtype, element=element, tiles=tiles, earlier=earlier)
+    ratio, slots = np.asarray(second), () if widening is None else (widening.element,)
+    again = functools.partial(wave_times, architecture=architecture, dtype=dtype, element=element, tiles=tiles)
     if m.shape[-1] > 1 and len(m) > 1:  # of many points, products alike are timed once
-        first, which = _distinct(m, n, k, many, ratio, slots)
+        first, which = _distinct(m, n, k, many, ratio, *slots)
         if len(first) < len(m):
-            found = again(m[first], n[first], k[first], batch=many[first], second=_some(ratio, first), widening=_some(slots, first))
+            own = None if widening is None else widening.some(first)
+            found = again(m[first], n[first], k[first], batch=many[first], second=_some(ratio, first), widening=own)
             return tuple(part[which] for part in found)  # type: ignore[return-value]
     if m.shape[-1] > 1 and architecture.single:  # and so are points alike on one device
-        tables = m, n, k, many, ratio, slots
-        first, which = distinct(np.concatenate([np.atleast_2d(table) for table in tables if table.shape[-1:] == m.shape[-1:]]))
+        tables = m, n, k, many, ratio
+        first, which = distinct(np.concatenate([np.atleast_2d(table) for table in (*tables, *slots) if table.shape[-1:] == m.shape[-1:]]))
         if len(first) < len(which):
-            m, n, k, many, ratio, slots = (at_points(np.atleast_1d(table), first) for table in tables)
-            return tuple(at_points(part, which) for part in again(m, n, k, batch=many, second=ratio, widening=slots))  # type: ignore[return-value]
+            m, n, k, many, ratio = (at_points(np.atleast_1d(table), first) for table in tables)
+            own = None if widening is None else widening.at(first)
+            return tuple(at_points(part, which) for part in again(m, n, k, batch=many, second=ratio, widening=own))  # type: ignore[return-value]
     chunks = (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     parts = [
-        _wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), _some(slots, i), architecture, dtype, element, tiles, earlier=earlier)
+        _wave_times(m[i], n[i], k[i], many[i], _some(ratio, i), widening and widening.some(i), architecture, dtype, element, tiles)
         for i in chunks
     ]
     if len(parts) == 1:
@@ -164,31 +217,30 @@ def _some(values: Array, rows: slice | Index) -> Array:
 
 
 def _wave_times(
-    m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Array, architecture: Architecture, dtype: str, element: float,
-    tiles: TileExecution, *, earlier: bool,
+    m: Array, n: Array, k: Array, batch: Array, second: Array, widening: Widening | None, architecture: Architecture, dtype: str,
+    element: float, tiles: TileExecution,
 ) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     own = tiles if isinstance(tiles, ProductLibrary) else None
     rate = architecture.throughput[dtype] * architecture.reached((own or architecture.execution).matrix_utilisation)
     units, cache_rate = architecture.units, architecture.operand_rate * tiles.cache_bytes_per_flop
     power = power_times(2.0 * batch * m * n * k, architecture, dtype, own)
     partial = divide(ACCUMULATOR * batch * m * n, tiles.partial_rate * architecture.memory.bandwidth)
-    per_flop, per_element = units / rate, widening * units
+    per_flop = units / rate if widening is None else units / (rate * widening.matrix)
+    per_element = np.zeros(1) if widening is None else widening.element * units
     shape = np.broadcast(power, partial, per_flop, cache_rate, tiles.fill, tiles.split, per_element, *_of_library(architecture, own)).shape
     best = np.full(shape, np.inf)
     compute, cache, both, drawn = np.zeros((4, *shape))
     taken = np.full(shape, -1)  # place of the best choice, -1 where a product never ends
-    widens = bool(widening.any())
-    late = (widening > 0.0) & earlier
-    per_flop = np.where(late, per_flop / architecture.execution.earlier_instructions, per_flop) if widens and earlier else per_flop
-    choices = _choices((*tiles.shapes, *FEW_ROWS) if widens else tiles.shapes, tiles.splits)
+    choices = _choices(tiles.shapes if widening is None else (*tiles.shapes, *widening.shapes), tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
     for start in range(0, choices.shape[1], together):
         rows, columns, splits, which = choices[:, start : start + together]
-        blocks = np.ceil(m / rows) * np.ceil(n / columns) * (splits * batch)
+        below = np.ceil(m / rows) if widening is None else widening.below(m, rows, batch)
+        blocks = below * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
         block = depth * (2.0 * rows * columns) * per_flop + tiles.fill
-        if widens:
+        if widening is not None:
             block = block + depth * columns * per_element
         filled = np.ceil(blocks / units)
         if own is not None:
@@ -201,9 +253,9 @@ def _wave_times(
             panels = panels + blocks * (rows * columns) * (own.stored / cache_rate)
         time = score = _fourth(waves) + _fourth(panels)
         wanted = [(compute, waves), (cache, panels)]
-        if widens:
-            draws = power + divide(blocks * depth * columns * widening, architecture.power_clock)
-            score = np.where(late & (rows > EARLIER_ROWS), np.inf, time + _fourth(draws))
+        if widening is not None:
+            draws = power + divide(blocks * depth * columns * widening.element, architecture.power_clock)
+            score = np.where(widening.takes(m, rows), time + _fourth(draws), np.inf)
             wanted += [(both, time), (drawn, draws)]
         if limits is not None:
             score = np.where(which == np.searchsorted(limits, m), score, np.inf)
@@ -217,7 +269,7 @@ def _wave_times(
         np.copyto(taken, first + start, where=better)
         for kept, all_ in wanted:
             np.copyto(kept, (all_ if all_.shape == score.shape else np.broadcast_to(all_, score.shape)).take(chosen), where=better)
-    if not widens:
+    if widening is None:
         both, drawn = best, power
     third = drawn * drawn * drawn
     again = np.zeros(shape) if own is None else _again(taken, choices, (m, n, k), batch, second, element, architecture, own)

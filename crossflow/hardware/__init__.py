@@ -15,7 +15,7 @@ DOORS = {
     "architecture.divisions": ("*", "ROLES", "shares"),
     "architecture.execution": ("AttentionLibraryName", "DecodeKernel", "ExchangeKernel", "ExchangeLibraryName", "ExpertLibrary",
         "FusedKernel", "LatentKernel", "PrefillKernel", "ProductLibrary", "Quantising",
-        "TileExecution", "USUAL", "preferred", "width_rate"),
+        "TileExecution", "USUAL", "WideningLibrary", "preferred", "width_rate"),
     "architecture.generator": ("for_choices",),
     "architecture.model": ("Architecture", "BudgetUse", "Level", "Port", "Repeats", "SecondMemory"),
     "architecture.network": ("CLOS", "FABRIC_TOPOLOGY", "FabricKind", "FabricParameters", "NetworkLevel", "NetworkSpec", "Congestion"),

@@ -34,6 +34,7 @@ MODULES: Mapping[LayerType, tuple[tuple[str, ...], ...]] = {
         ("mixer.experts.0.up_proj", "mixer.experts.0.down_proj"), ("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"),
     ),
 }  # fmt: skip
+FEW = 32  # integers that share a scale in the smaller of two sizes of group; of others as many as in `int4`
 LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules", "dynamic_exclude")
 
 
@@ -126,7 +127,7 @@ def _words(config: Mapping[str, Any]) -> str:
     if isinstance(groups, Mapping) and method != "fp8" and len(groups) == 1:  # compressed-tensors
         found = (next(iter(groups.values())) or {}).get("weights") or {}
         words = [found.get("type"), found.get("num_bits")]
-        words += [found.get("group_size")] * (words == ["float", 4])
+        words += [found.get("group_size")] * (words == ["float", 4] or (words == ["int", 4] and found.get("group_size") == FEW))
         words += ["blocks"] * (found.get("strategy") == "block")
     elif method == "bitsandbytes":
         words = [method, 8 if config.get("load_in_8bit") else 4 if config.get("load_in_4bit") else None]

@@ -15,7 +15,7 @@ from crossflow.workload.spec import TransformerSpec
 
 SERVED = "served"  # key of a preset
 TYPES = ("dtype", "weight_dtype", "weight_dtypes", "wide_layers")  # keys of a workload that say types of weights and products
-# Types of weights whose activations engines quantise too; beside int4 and mxfp4 they stay in 16 bits (vLLM, docs/features/quantization).
+# Types of weights whose activations engines quantise too; beside other types of 4 bits they stay in 16 (vLLM, docs/features/quantization).
 MULTIPLIED = ("fp8", "fp8_block", "nvfp4")
 
 

@@ -371,6 +371,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`execution.libraries`", execution.KernelLibraries, None),
         ("A library of `execution.libraries.products`", execution.ProductLibrary, None),
         ("`quantise` of a library", execution.Quantising, None),
+        ("A library of `execution.libraries.widening`", execution.WideningLibrary, None),
         ("`execution.libraries.experts[name][type]`", execution.ExpertLibrary, None),
         ("`execution.libraries.attention.NAME`", execution.AttentionLibrary, None),
         ("`prefill` of a library of attention", execution.PrefillKernel, None),

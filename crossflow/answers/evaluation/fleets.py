@@ -18,6 +18,7 @@ from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import TransformerSpec
 
 ONE_BY_ONE = "replicas that share out experts make every step together, and none fails or starts by itself"
+UNGATHERED = "a replay has no replicas that wait for each other's prompts; set it to false there, or ask for steady state"
 
 
 def coupled(plan: AnyStrategy, *, pooled: bool = False) -> bool:
@@ -57,6 +58,8 @@ def check_fleet(scenario: Scenario, trace: RequestTrace) -> None:
     """Raise CrossflowError for keys of a fleet that do not go together, or name classes that there are not."""
     for place, problem in _problems(scenario, trace):
         raise CrossflowError(f"{scenario.name}: workload.serving.{place}: {problem}")
+    if scenario.stack is not None and scenario.stack.engine.gathers and coupled(scenario.strategy):
+        raise CrossflowError(f"{scenario.name}: software.engine.gathers: {UNGATHERED}")
 
 
 def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, str]]:

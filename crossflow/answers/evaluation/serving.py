@@ -115,7 +115,7 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, run
         requests=np.where(rate > 0, np.inf, column(lambda one: one.global_batch)), rate=rate, prompt=tokens - hits, hits=hits,
         output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
         most=engine.requests * ones, room=engine.memory * ones, cache=engine.cache * ones,
-        whole=engine.admits == "whole", together=column(lambda one: one.serving.together) > 0,
+        whole=engine.admits == "whole", gathers=engine.gathers, together=column(lambda one: one.serving.together) > 0,
         gained=column(_gained), drafts=column(_drafts),
         prefill=None if not readers else Prefill(
             machine=reads_on, layout=laid_out(job.reading, readers, ones, reads_on.node, reads_on.stack), workers=workers

@@ -93,6 +93,7 @@ class Service:
     room: Array  # share of a device's memory that may be used. [1]
     cache: Array  # share of what is left of that beside weights and activations that the cache takes. [1]
     whole: bool  # whether a request waits until there is room for all that will be written of it
+    gathers: bool  # whether replicas that share experts out read prompts in the same steps
     together: Mask  # whether requests in flight began at once, and as equals end at once for ever
     prefill: Prefill | None = None
     experts: ExpertPool | None = None  # devices of their own for the experts of the model
@@ -413,8 +414,10 @@ def _chunk(service: Service, layout: Layout, written: Array, coming: _Coming) ->
         often = divide(service.rate / layout.dp / layout.microbatches, came)
         times = (np.where(service.rate > 0, often * coming.times[0], 1.0), np.where(service.rate > 0, often * coming.times[1], 1.0))
     abreast, slowed = _abreast(service, layout), np.zeros(1)
-    if np.any(abreast > 1.0):  # prompts that come to any of them in a step are read in the next one
-        slowed = np.where(abreast > 1.0, share_read(came * abreast, times, steps, np.floor(room) * abreast, np.ones(1)), 0.0)
+    if np.any(abreast > 1.0):  # prompts that come to any of them in a step are read in the next one, divided over its parts
+        parts = layout.microbatches / stages
+        found = share_read(came * parts * abreast, times, steps, np.floor(room) * parts * abreast, np.ones(1))
+        slowed = np.where(abreast > 1.0, found / parts, 0.0)
         times = (times[0] + slowed * (times[1] - times[0]), times[1])  # of a step in which this replica reads nothing
     # Of a fixed number, any number may come together.
     servers = np.where(service.rate > 0, np.floor(stages) * np.floor(room), np.inf)
@@ -434,9 +437,9 @@ def _chunk(service: Service, layout: Layout, written: Array, coming: _Coming) ->
 
 
 def _abreast(service: Service, layout: Layout) -> Array:
-    """Replicas that make every step together where requests arrive: those that share out experts. [1]"""
-    shared = (layout.ep > 1.0) | (service.experts is not None)
-    return np.where((service.rate > 0) & shared, np.maximum(layout.dp, 1.0), 1.0)
+    """Replicas that make every step together, and read prompts in different ones: those that share out experts. [1]"""
+    shared = ((layout.ep > 1.0) | (service.experts is not None)) & ~service.together
+    return np.where(shared & (not service.gathers), np.maximum(layout.dp, 1.0), 1.0)
 
 
 def _dealt(service: Service, layout: Layout) -> Array:

@@ -1,10 +1,10 @@
 """A benchmark with a fixed number of users, each of whom asks again when it has its answer: when first tokens come.
 
-All users ask at once at first. An engine reads one prompt in a step, beside the tokens that it writes, and has scheduled a step when the
-one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling of vLLM since 0.14, overlap schedulers
-of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of equal lengths keep users in the order
-in which their prompts were read, so that a prompt comes while that of the one before is read. Where steps that read write nothing, all
-answers grow together, end together, and all prompts come at once again.
+All users ask at once at first. An engine reads prompts beside the tokens that it writes, as many in a step as have come and as it has room
+for, and has scheduled a step when the one before begins: a prompt that comes meanwhile is in the step after that (asynchronous scheduling
+of vLLM since 0.14, overlap schedulers of SGLang and TensorRT-LLM). One that schedules a step as it begins has that prompt in it. Answers of
+equal lengths keep users in the order in which their prompts were read, so that a prompt comes while that of the one before is read. Where
+steps that read write nothing, all answers grow together, end together, and all prompts come at once again.
 Steady state, in which prompts come at random, knows nothing of this (`crossflow.engine.runs.service`).
 """
 
@@ -34,21 +34,29 @@ class LoopRun:
     reading: float  # [s]
     requests: float  # [1]
     front: float = 0.0  # [s]
+    texts: float = 0.0  # of that, what the server takes for one prompt after the other: its text becomes tokens. [s]
     spread: float = 0.0  # longest less shortest length, over the mean. [1]
     apart: bool = False  # whether steps that read prompts write nothing, as SGLang's
     ahead: bool = True  # whether a step is scheduled when the one before begins
+    room: int = 1  # prompts that a step reads at most. [1]
 
 
 @dataclass
 class _LoopClock:
     """Where a run has come to: time, when the step before began, steps, users whose prompts come, wait and are answered."""
 
-    coming: list[tuple[float, int]]
+    coming: list[tuple[float, int]] = field(default_factory=list)
     time: float = 0.0
     before: float = 0.0
+    texts: float = 0.0  # when the server has made tokens of all texts that it has
     steps: int = 0
     waiting: deque[int] = field(default_factory=deque)
     writing: list[tuple[int, int]] = field(default_factory=list)
+
+    def asks(self, user: int, run: LoopRun) -> None:
+        """A user asks, and its prompt comes to the engine when the server has made tokens of it, after those that it has."""
+        self.texts = max(self.texts, self.time) + run.texts
+        heapq.heappush(self.coming, (self.texts + run.front - run.texts, user))
 
 
 def loop_times(run: LoopRun) -> tuple[float, float]:
@@ -79,17 +87,20 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
     since, turn = [0.0] * run.users, [0] * run.users  # when a user asked, or had the first token
     first: list[list[float]] = [[] for _ in range(lengths.shape[1])]
     further: list[list[float]] = [[] for _ in first]
-    clock = _LoopClock(coming=[(run.front, user) for user in range(run.users)])
+    clock = _LoopClock()
+    for user in range(run.users):
+        clock.asks(user, run)
     while clock.coming or clock.waiting or clock.writing:
         seen = clock.before if clock.writing and run.ahead else clock.time
         while clock.coming and clock.coming[0][0] <= seen:
             clock.waiting.append(heapq.heappop(clock.coming)[1])
         if clock.waiting:
-            user = clock.waiting.popleft()
-            _read(clock, run)
-            first[turn[user]].append(clock.time - since[user])
-            since[user] = clock.time
-            heapq.heappush(clock.writing, (clock.steps + int(lengths[user, turn[user]]) - 1, user))
+            users = [clock.waiting.popleft() for _ in range(min(run.room, len(clock.waiting)))]
+            _read(clock, run, len(users))
+            for user in users:
+                first[turn[user]].append(clock.time - since[user])
+                since[user] = clock.time
+                heapq.heappush(clock.writing, (clock.steps + int(lengths[user, turn[user]]) - 1, user))
         else:
             _write(clock, run)
         while clock.writing and clock.writing[0][0] <= clock.steps:
@@ -97,14 +108,14 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
             further[turn[user]].append((clock.time - since[user]) / (lengths[user, turn[user]] - 1.0))
             turn[user], since[user] = turn[user] + 1, clock.time
             if turn[user] < len(first):
-                heapq.heappush(clock.coming, (clock.time + run.front, user))
+                clock.asks(user, run)
     return first, further
 
 
-def _read(clock: _LoopClock, run: LoopRun) -> None:
-    """A step that reads a prompt."""
+def _read(clock: _LoopClock, run: LoopRun, prompts: int) -> None:
+    """A step that reads some prompts."""
     clock.before = clock.time
-    clock.time += run.reading + (run.writing if clock.writing and not run.apart else 0.0)
+    clock.time += prompts * run.reading + (run.writing if clock.writing and not run.apart else 0.0)
     clock.steps += 0 if run.apart else 1
 
 

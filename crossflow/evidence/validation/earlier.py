@@ -65,6 +65,10 @@ def without_fits(own: dict[str, Any], before: Mapping[str, Any]) -> dict[str, An
             for name, library in libraries.get("exchange", {}).items()
             if name in old.get("exchange", {})
         },
+        "widening": {
+            name: _given(library, _tiers(name, old.get("widening", {}), "widening"), sources)
+            for name, library in libraries.get("widening", {}).items()
+        },
     }
     if "execution" in own:
         own["execution"]["libraries"] = new

@@ -17,7 +17,8 @@ from typing import Any
 from crossflow.answers.scenario import Scenario, from_dict
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.evidence.validation.serving import stack_of, system_of
+from crossflow.evidence.validation.serving import system_of
+from crossflow.evidence.validation.serving_runs import stack_of
 from crossflow.evidence.validation.tables import shipped, template_of
 from crossflow.workload.requests.record import RequestTrace
 

@@ -25,7 +25,7 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.report import Table
-from crossflow.evidence.validation.serving_models import ServedModel, served_model
+from crossflow.evidence.validation.serving_models import ServedModel, names_of, served_model
 from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
@@ -34,6 +34,8 @@ from crossflow.evidence.validation.serving_runs import (
     mean_length,
     measured_times,
     one_by_one,
+    run_facts,
+    stack_of,
     too_fast,
     unknown_of,
 )
@@ -48,7 +50,6 @@ from crossflow.evidence.validation.tables import (
     template_of,
     wrong,
 )
-from crossflow.hardware.architecture.software import load_stack
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
@@ -73,6 +74,7 @@ VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1
 READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that read prompts, where guessed tokens make a row a service
 # Models whose makers' checkpoints of 8 bits have scales of blocks of 128, say their model cards; NVIDIA's have one a tensor.
 IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b", "glm-5")
+IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bits have a scale for 32 of them, says their config.json
 UNFIT = "the service does not fit as predicted"
 NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
 ENDLESS = 2**16  # requests, more than any engine takes at once
@@ -351,6 +353,8 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         shared |= {"software": {"like": shared["software"], "host": {"pieces": False}}}
     if not isinstance(shared, str) and one_by_one(row):
         shared |= {"software": {"like": shared["software"], "engine": {"asynchronous": False}}}
+    if not isinstance(shared, str) and "balanced" in run_facts(row):
+        shared |= {"software": {"like": shared["software"], "engine": {"gathers": True}}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
     return shared, own
@@ -398,9 +402,11 @@ def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool 
     dtype, weight = TYPES[kept]
     if dtype == "fp8" and (served.blocks or served.named in IN_BLOCKS) and in_blocks:
         dtype = "fp8_block"
+    if weight == "int4" and any(name in IN_GROUPS for name in names_of(model)):
+        weight = "int4_32"
     known = device_architecture(device)
     if dtype == "nvfp4" and known is not None and dtype not in known.throughput:
-        dtype, weight = "bf16", "nvfp4"
+        dtype, weight = "bf16", served.narrow or "nvfp4"
     workload: Fields = {"model": served.named, "task": "serving", "dtype": dtype}
     if weight:
         workload["weight_dtype"] = weight
@@ -421,13 +427,6 @@ def system_of(device: str) -> str | None:
     systems = files.catalogue("templates", "systems")
     nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
     return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)
-
-
-def stack_of(engine: str) -> str:
-    """Software of an engine as tables call it."""
-    word = engine.lower().split()[0]
-    known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
-    return next((name for name, others in known.items() if word == name or word in others), "vllm")
 
 
 def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str, float] | None]:

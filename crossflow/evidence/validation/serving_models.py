@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.base import files
+from crossflow.base.formats import FORMATS
 from crossflow.evidence.validation.tables import shipped
 from crossflow.workload.huggingface import huggingface_document
 
@@ -35,6 +36,12 @@ class ServedModel:
     def guesses(self) -> bool:
         """Whether it comes with layers that guess further tokens."""
         return bool(self.keys.get("mtp_layers"))
+
+    @property
+    def narrow(self) -> str:
+        """Type of 4 bits in which its maker released its weights; empty where that is wider or not known."""
+        kept = self.keys.get("weight_dtype") or (self.keys.get("served") or {}).get("weight_dtype") or ""
+        return kept if kept in FORMATS and FORMATS[kept].bits == 4 else ""
 
     @property
     def blocks(self) -> bool:

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from crossflow.base import files
 from crossflow.base.units import parse
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
 from crossflow.evidence.validation.serving_models import ServedModel
 from crossflow.evidence.validation.tables import TableRow, measurements
+from crossflow.hardware.architecture.software import load_stack
 
 GUESSED = "guessed tokens not marked"  # of models with layers that guess tokens: sources run them with and without, and do not say which
 UNVERSIONED = "engine's version not stated"
@@ -42,6 +44,13 @@ def unknown_of(row: TableRow, model: ServedModel | None) -> str:
     if model is not None and model.guesses:
         return GUESSED
     return UNVERSIONED if not row.get("engine_version") else ""
+
+
+def stack_of(engine: str) -> str:
+    """Software of an engine as tables call it."""
+    word = engine.lower().split()[0]
+    known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
+    return next((name for name, others in known.items() if word == name or word in others), "vllm")
 
 
 def _version(row: TableRow) -> tuple[int, ...] | None:
@@ -94,14 +103,26 @@ def measured_times(score: Mapping[str, float], row: TableRow, users: float, repl
         return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
     run = LoopRun(
         users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
-        requests=requests, front=front, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
-        ahead=not one_by_one(row),
+        requests=requests, front=front, texts=tokens, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
+        ahead=not one_by_one(row), room=_room(row, found, users),
     )  # fmt: skip
     steps = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
     first, further = loop_times(run)
     late = score["ttft_s"] + front > first  # requests wait for room, and fewer write than there are users
     kept = run.apart and not late
     return max(score["ttft_s"] + front, first) + steps * run.writing, further if kept else _without_end(score, requests)
+
+
+def _room(row: TableRow, found: RunFacts, users: float) -> int:
+    """Prompts that a step has room for beside the tokens that it writes. [1]
+
+    Of answers of one length, prompts that are read together once would come and be read together for ever, which no measured run shows:
+    their users are followed one by one.
+    """
+    if float(found.get("lengths", 1.0)) == 1.0:
+        return 1
+    chunk = int(found.get("step_tokens", load_stack(stack_of(row["engine"]))[0].engine.chunk))
+    return max(int((chunk - users) // mean_length(row, "isl")), 1)
 
 
 def _without_end(score: Mapping[str, float], requests: float) -> float:

@@ -38,6 +38,7 @@ AttentionLibraryName = Literal[
     "trtllm-mmha-fp8", "flash-mla",
 ]  # fmt: skip
 ExchangeLibraryName = Literal["deepep", "nvlink-trtllm"]
+WideningLibraryName = Literal["marlin", "triton-kernels"]
 Library = TypeVar("Library")
 
 
@@ -90,6 +91,20 @@ class ProductLibrary(TileExecution):
         if limits and (len(limits) != len(self.shapes) - 1 or sorted(set(limits)) != list(limits)):
             raise ValueError(f"rows_up_to: expected {len(self.shapes) - 1} ascending numbers, one for each of shapes but the last")
         return self
+
+
+class WideningLibrary(FileModel):
+    """Kernels of matrix products that widen weights of few bits as they read them, on one generation of devices."""
+
+    matrix: PositiveShare = Field(description="share of the matrix rate of other kernels that their main loops reach")
+    memory: PositiveShare = Field(default=ONE, description="rate at which weights cross main memory, over that of other kernels")
+    rows: tuple[Whole, ...] = Field(
+        default=(),
+        description="rows of its tiles, ascending: the first that the rows of an expert fill less than nine tenths, or the last; the"
+        " fastest tile where absent",
+    )
+    columns: Whole = Field(default=1, description="multiple to which weights are padded along the rows of what comes out")
+    depth: Whole = Field(default=1, description="the same along the sum")
 
 
 class ExpertLibrary(FileModel):
@@ -254,6 +269,9 @@ class KernelLibraries(FileModel):
         default={}, description="of fused layers of experts, each by the data type in which it multiplies"
     )
     exchange: Mapping[ExchangeLibraryName, ExchangeLibrary] = Field(default={}, description="of exchanges of tokens between experts' ranks")
+    widening: Mapping[WideningLibraryName, WideningLibrary] = Field(
+        default={}, description="of matrix products that widen weights of few bits as they read them"
+    )
 
 
 class Execution(FileModel):

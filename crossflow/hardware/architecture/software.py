@@ -19,7 +19,13 @@ from crossflow.base.files import Document, FileModel
 from crossflow.base.formats import HALF
 from crossflow.base.limits import Flag, Whole
 from crossflow.base.units import Information, PositiveShare, Ratio, Share, Time
-from crossflow.hardware.architecture.execution import AttentionLibraryName, ExchangeLibraryName, ExpertLibraryName, ProductLibraryName
+from crossflow.hardware.architecture.execution import (
+    AttentionLibraryName,
+    ExchangeLibraryName,
+    ExpertLibraryName,
+    ProductLibraryName,
+    WideningLibraryName,
+)
 from crossflow.hardware.technology.components import TypeName
 
 Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
@@ -106,10 +112,10 @@ class KernelChoice(FileModel):
         default={}, description="libraries of matrix products, by the data type in which they multiply"
     )
     attention: AttentionChoice = Field(default=AttentionChoice(), description="libraries of fused attention in serving")
-    widening: Literal["newest", "earlier"] = Field(
-        default="newest",
-        description="instructions with which products multiply whose kernels widen weights as they read them: those of the newest devices,"
-        " or those of earlier ones (MARLIN), which reach `earlier_instructions`, in tiles of 64 rows at most",
+    widening: Mapping[TypeName, tuple[WideningLibraryName, ...]] = Field(
+        default={},
+        description="libraries of products that widen weights as they read them, by the type of the weights; products as usual, which widen"
+        " beside, for types without any",
     )
     experts: Mapping[str, tuple[ExpertLibraryName, ...]] = Field(
         default={}, description="libraries of fused layers of experts, by the data type in which they multiply"
@@ -294,6 +300,11 @@ class EngineHabits(FileModel):
         default=(),
         description="what an asynchronous engine prepares one step after the other with. stages: pipeline stages; speculation: guessed "
         "tokens; draft: tokens that a draft model guesses; guided: masks of guided tokens (`serving.guided`)",
+    )
+    gathers: Flag = Field(
+        default=False,
+        description="whether replicas that share experts out, and so make every step together, wait with prompts until each has one to"
+        " read, rather than read one beside the others' tokens (TensorRT-LLM's attention_dp_config.enable_balance); in steady state",
     )
     block: Whole = Field(16, gt=0, description="tokens of a page of the cache, in a replay")
     admits: Literal["written", "whole"] = Field(
