@@ -76,6 +76,21 @@ def test_a_library_that_others_call_has_the_numbers_of_what_its_makers_ran_befor
     }
 
 
+def test_an_exchange_of_tokens_that_is_new_keeps_what_its_code_says():
+    """DeepEP sends a token once to each node; its rates are those of plain exchanges, and what those do not tell does nothing."""
+    copies = {"start": fit("9 us"), "rate": fit("9 GB/s"), "forwarded": fit(9)}
+    kernel = {"copies": copies, "start": fit("9 us"), "link": fit(0.9), "expert": fit("9 us"), "crowd": fit(9)}
+    own = {"deepep": {"units": {"value": 20, "source": "code"}, "dispatch": kernel}}
+    plain = {"network": {"parameters": {"launch": fit("8 us")}}, "execution": {"libraries": {}}}
+    found = without_fits({"sources": FIT, "execution": {"libraries": {"exchange": own}}}, plain)["execution"]["libraries"]["exchange"][
+        "deepep"
+    ]
+    assert found["units"] == 20
+    assert found["dispatch"].pop("copies") == {"start": "0 s", "rate": "36.7 GB/s"}
+    fabric = yaml.safe_load(files.catalogue("templates", "families")["fabrics"].read_text())["network"]["parameters"]
+    assert found["dispatch"] == {"start": "8 us", "link": fabric["switch_efficiency"]["value"], "expert": "0 s"}
+
+
 def test_times_of_kernels_are_counted_in_clocks():
     """Twice the clock halves what was fitted; facts, and times of the host, stay."""
     data = {
@@ -108,8 +123,8 @@ def test_no_number_of_its_own_rows_is_left():
     assert kernel.start / donor.start == pytest.approx(clock, rel=1e-4)
     assert kernel.matrix == donor.matrix
     assert kernel.widths == own.attention["flash-attention-3"].decode.widths != donor.widths
-    assert not left.exchange
-    assert own.exchange
+    assert left.exchange["deepep"].units == own.exchange["deepep"].units
+    assert left.exchange["deepep"].dispatch.link != own.exchange["deepep"].dispatch.link
 
 
 @pytest.mark.parametrize(("device", "late"), [("h100-sxm", True), ("a100-80gb", False), ("mi210", False), ("", False)])

@@ -3,8 +3,9 @@
 What is no fit stays: figures of datasheets and guides, and what the code of a library says (tiles, rows of a block, which calls it serves).
 A library whose like the generation before had takes the numbers of that one; a new one those of the library that its maker's engine ran
 then, of the one that the same engine ran, and where it ran none the median of all libraries that do the same. Shares of a rate belong to
-code, so that the same library in another data type goes before another one in the same. What no library before had does nothing.
-Times of kernels are counted in clocks: another clock shortens them (`at_clock`).
+code, so that the same library in another data type goes before another one in the same. What no library before had does nothing; an
+exchange of tokens that is new takes what it can from plain exchanges. Times of kernels are counted in clocks: another clock shortens them
+(`at_clock`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ ADDED = ("start", "quantise")  # what an engine adds to attention of others, as 
 OWN_DEVICES = "devices"  # key of conditions that are of a source's own devices, by template
 # A number of a kernel by the one that stands for it where no kernel before has it, and numbers that are one where they do nothing.
 LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
+# An exchange of tokens by the numbers of a plain one, by name of a fabric's, and what of it no plain one tells. Units copy at the rate that
+# NCCL reckons a channel of a Hopper with (`perChMaxRingLL128Bws` of its src/graph/tuning.cc).
+PLAIN_EXCHANGE = {
+    "start": "launch", "notify": "launch", "fill": "exchange_fill", "link": "switch_efficiency", "network": "rdma_efficiency",
+}  # fmt: skip
+UNKNOWN_EXCHANGE = {
+    "copies": {"start": "0 s", "rate": "36.7 GB/s"}, "expert": "0 s", "node_step": "0 s", "first_token": "1 EB/s",
+}  # fmt: skip
 
 KernelNumbers = Mapping[Any, Any]  # keys of some are numbers
 Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers, the likest first
@@ -90,9 +99,8 @@ def without_fits(own: dict[str, Any], before: Mapping[str, Any]) -> dict[str, An
         "attention": _attention(libraries.get("attention", {}), old.get("attention", {}), sources),
         "experts": _experts(libraries.get("experts", {}), old.get("experts", {}), sources),
         "exchange": {
-            name: _given(library, [[old["exchange"][name]]], sources)
+            name: _given(library, [[old["exchange"][name] if name in old.get("exchange", {}) else _plain_exchange(before)]], sources)
             for name, library in libraries.get("exchange", {}).items()
-            if name in old.get("exchange", {})
         },
     }
     if "execution" in own:
@@ -145,6 +153,13 @@ def nearest_types(types: Iterable[str], dtype: str) -> list[str]:
     (['fp8_block', 'fp8', 'bf16'], ['fp8', 'bf16'])
     """
     return sorted(types, key=lambda other: (other != dtype, abs(np.log2(DTYPE_BYTES[other] / DTYPE_BYTES[dtype]))))
+
+
+def _plain_exchange(before: Mapping[str, Any]) -> KernelNumbers:
+    """Numbers of exchanges of tokens where no library made for them was known: those of plain ones over the same fabric and network."""
+    common = plain_of(files.catalogue("templates", "families")["fabrics"])
+    known = {**common["network"]["parameters"], **(files.held(before, ("network", "parameters")) or {})}
+    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}}
 
 
 def _tiers(name: str, before: KernelNumbers, *section: str) -> list[list[KernelNumbers]]:
