@@ -68,6 +68,16 @@ def test_blocks_of_long_kernels_slow_down_as_far_as_the_clock_falls():
             assert times_of(given, one, device).blocks == pytest.approx(alone.blocks / (1.0 - share * fall), rel=1e-12)
 
 
+def test_a_device_with_more_exponentials_a_clock_gains_in_prompts_and_most_with_narrow_heads():
+    """Blackwell Ultra works out twice as many as Blackwell: softmax of a score takes half as long, and its products as long."""
+    sizes = {"length": 8192.0, "seen": 8192.0}
+    for name, kernel in kernels("b300").items():
+        gains = [times("b200", kernel, width=width, **sizes) / times("b300", kernel, width=width, **sizes) for width in (64.0, 256.0)]
+        assert 2.0 > gains[0] > gains[1] > 1.0, name
+    for kernel in kernels("b300", "decode").values():
+        assert times("b200", kernel, length=1.0, seen=8192.0) == pytest.approx(times("b300", kernel, length=1.0, seen=8192.0), rel=1e-2)
+
+
 @pytest.mark.parametrize(("width", "rows"), [(128.0, 4.0), (64.0, 2.0)])
 def test_rows_of_a_block_take_their_time_by_the_elements_of_a_query_and_a_value(width, rows):
     """Four heads of queries share one of keys: their rows take as long as so much more for the block, of 64 elements half of it."""

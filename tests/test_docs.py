@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -125,6 +126,14 @@ def test_the_matrix_of_what_was_measured_is_that_of_the_data(make_docs, monkeypa
     assert make_docs.support.compact() in (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(r"\| `b200` \| measured", page)
     assert re.search(r"`mi300x`[^|]* \| extrapolated", page)
+
+
+def test_fits_import_names_that_the_package_has():
+    for path in sorted((DOCS / "scripts").glob("fit_*.py")):
+        found = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom))
+        taken = [(node.module, each.name) for node in found if (node.module or "").startswith("crossflow") for each in node.names]
+        gone = [f"{module}.{name}" for module, name in taken if not hasattr(importlib.import_module(module), name)]
+        assert [name for name in gone if importlib.util.find_spec(name) is None] == [], path.name
 
 
 def test_the_page_of_studies_has_the_words_of_its_source(monkeypatch):

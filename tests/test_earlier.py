@@ -5,7 +5,7 @@ import yaml
 
 from crossflow.base import files
 from crossflow.evidence.validation.dropping import fitted, instead
-from crossflow.evidence.validation.earlier import BEFORE, earlier_families, has_earlier, without_fits
+from crossflow.evidence.validation.earlier import BEFORE, at_clock, earlier_families, has_earlier, without_fits
 from crossflow.evidence.validation.tables import device_architecture
 
 FIT = {"mine": "Fit to rows of this chip", "code": "what the code says"}
@@ -53,11 +53,57 @@ def test_numbers_of_the_nearest_data_type_go_before_others():
     assert family(own, before, "products") == {"fp4-vllm": {"start": "2 us", "quantise": {"start": "2 us", "rate": 1}}}
 
 
-def test_layers_of_experts_have_numbers_of_their_own_type_first():
-    own = {"triton-vllm": {"fp8": {"start": fit("9 us")}, "bf16": {"start": fit("9 us")}}}
-    before = {"triton-vllm": {"bf16": {"start": fit("3 us")}}, "cutlass-flashinfer": {"fp8": {"start": fit("4 us")}}}
-    assert family(own, before, "experts") == {"triton-vllm": {"fp8": {"start": "4 us"}, "bf16": {"start": "3 us"}}}
+def test_layers_of_experts_have_numbers_of_their_own_library_first():
+    """Code that multiplies in one type reaches the same share of the rate in another; of its types the nearest one counts."""
+    own = {"triton-vllm": {"nvfp4": {"start": fit("9 us")}, "bf16": {"start": fit("9 us")}}}
+    triton = {"bf16": {"start": fit("3 us")}, "fp8": {"start": fit("5 us")}}
+    before = {"triton-vllm": triton, "cutlass-flashinfer": {"nvfp4": {"start": fit("4 us")}}}
+    assert family(own, before, "experts") == {"triton-vllm": {"nvfp4": {"start": "5 us"}, "bf16": {"start": "3 us"}}}
     assert family(own, {}, "experts") == {}
+
+
+def test_a_library_that_others_call_has_the_numbers_of_what_its_makers_ran_before():
+    """vLLM calls generated kernels of TensorRT-LLM, which take the place of XQA there. What vLLM adds is what it added before."""
+    own = {"trtllm-gen": {"decode": {"start": fit("9 us"), "block": fit("9 us")}}}
+    before = {
+        "vllm-flash-attention-3": {"decode": {"start": fit("3 us"), "block": fit("3 us")}},
+        "trtllm-xqa": {"decode": {"start": fit("5 us"), "block": fit("5 us")}},
+    }  # fmt: skip
+    assert family(own, before) == {"trtllm-gen": {"decode": {"start": "3 us", "block": "5 us"}}}
+    experts = {"cutlass-trtllm": {"fp8": {"start": fit("4 us")}}, "triton-vllm": {"fp8": {"start": fit("3 us")}}}
+    assert family({"trtllm-flashinfer": {"fp8": {"start": fit("9 us")}}}, experts, "experts") == {
+        "trtllm-flashinfer": {"fp8": {"start": "4 us"}}
+    }
+
+
+def test_an_exchange_of_tokens_that_is_new_keeps_what_its_code_says():
+    """DeepEP sends a token once to each node; its rates are those of plain exchanges, and what those do not tell does nothing."""
+    copies = {"start": fit("9 us"), "rate": fit("9 GB/s"), "forwarded": fit(9)}
+    kernel = {"copies": copies, "start": fit("9 us"), "link": fit(0.9), "expert": fit("9 us"), "crowd": fit(9)}
+    own = {"deepep": {"units": {"value": 20, "source": "code"}, "dispatch": kernel}}
+    plain = {"network": {"parameters": {"launch": fit("8 us")}}, "execution": {"libraries": {}}}
+    found = without_fits({"sources": FIT, "execution": {"libraries": {"exchange": own}}}, plain)["execution"]["libraries"]["exchange"][
+        "deepep"
+    ]
+    assert found["units"] == 20
+    assert found["dispatch"].pop("copies") == {"start": "0 s", "rate": "36.7 GB/s"}
+    fabric = yaml.safe_load(files.catalogue("templates", "families")["fabrics"].read_text())["network"]["parameters"]
+    assert found["dispatch"] == {"start": "8 us", "link": fabric["switch_efficiency"]["value"], "expert": "0 s"}
+
+
+def test_times_of_kernels_are_counted_in_clocks():
+    """Twice the clock halves what was fitted; facts, and times of the host, stay."""
+    data = {
+        "sources": FIT,
+        "execution": {
+            "kernel_launch": fit("4 us"), "tiles": {"fill": fit("1 us"), "split": {"value": "7 us", "source": "code"}},
+            "libraries": {"attention": {"triton": {"decode": {"start": fit("6 us"), "matrix": fit(0.5)}}}},
+        },
+    }  # fmt: skip
+    execution = at_clock(data, 0.5)["execution"]
+    assert execution["kernel_launch"]["value"] == "4 us"
+    assert [number["value"] for number in execution["tiles"].values()] == ["5e-07 s", "7 us"]
+    assert [number["value"] for number in execution["libraries"]["attention"]["triton"]["decode"].values()] == ["3e-06 s", 0.5]
 
 
 @pytest.mark.thorough  # what it runs quicker tests run too
@@ -73,10 +119,12 @@ def test_no_number_of_its_own_rows_is_left():
     with instead(contents):
         left, before = (device_architecture(device).execution.libraries for device in ("h100-80gb", "a100-80gb"))
     kernel, donor = (one.attention["flash-attention-3"].decode for one in (left, before))
-    assert (kernel.start, kernel.split) == (donor.start, donor.split)
+    clock = device_architecture("a100-80gb").frequency / device_architecture("h100-80gb").frequency
+    assert kernel.start / donor.start == pytest.approx(clock, rel=1e-4)
+    assert kernel.matrix == donor.matrix
     assert kernel.widths == own.attention["flash-attention-3"].decode.widths != donor.widths
-    assert not left.exchange
-    assert own.exchange
+    assert left.exchange["deepep"].units == own.exchange["deepep"].units
+    assert left.exchange["deepep"].dispatch.link != own.exchange["deepep"].dispatch.link
 
 
 @pytest.mark.parametrize(("device", "late"), [("h100-sxm", True), ("a100-80gb", False), ("mi210", False), ("", False)])

@@ -10,7 +10,8 @@ References
 ----------
 .. [1] Dao, "FlashAttention-2", ICLR 2024, Sec. 3; Shah et al., "FlashAttention-3", arXiv:2407.08608, Sec. 3.1: softmax beside products.
 .. [2] Dao et al., "Flash-Decoding for long-context inference", 2023 (crfm.stanford.edu/2023/10/12/flashdecoding.html).
-.. [3] NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions": 16 exponentials a clock and unit on compute capability 8.0 to 10.0.
+.. [3] NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions": 16 exponentials a clock and unit on compute capability 8.0 to 10.0;
+   twice as many on 10.3 ("Making Softmax More Efficient with NVIDIA Blackwell Ultra", NVIDIA Technical Blog, February 2026).
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def prefill_times(calls: Calls, kernel: PrefillKernel, architecture: Architectur
     queries = np.maximum(kernel.rows / packed, 1.0)
     many = calls.samples * calls.heads / packed * np.maximum(packed / kernel.rows, 1.0) * np.ceil(calls.length / queries)
     mean, most = _keys(calls, kernel, queries)
-    products, softmax = 2.0 * calls.both / _rate(calls, kernel, architecture), 1.0 / (kernel.softmax * architecture.frequency)
+    products, softmax = 2.0 * calls.both / _rate(calls, kernel, architecture), 1.0 / (architecture.exponentials * architecture.frequency)
     key = kernel.rows * np.hypot(products, softmax)
     sum_of_all = many / architecture.units * (mean * key + kernel.block)
     moved = calls.ends + calls.kept

@@ -14,17 +14,15 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
-from crossflow.cost.experts import layer_loads, layer_times
+from crossflow.cost.experts import grouped_costs
 from crossflow.evidence.validation.kernels_experts import SEEN, Layers, held_out, libraries_of, read_layers
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.hardware.architecture.execution import ExpertLibrary
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.program.loads import RowLoads
 
 # Lowest value, start and highest value of each parameter, and the unit in which files hold it.
 US = 1e-6
@@ -58,15 +56,13 @@ class Case:
     device: Architecture
     dtype: str
     sizes: Array
-    loads: RowLoads
     time: Array
     sustained: Mask
 
     def some(self, rows: Index) -> Case:
         """The same with some of the rows."""
         return Case(
-            device=self.device, dtype=self.dtype, sizes=self.sizes[:, rows], loads=self.loads[rows], time=self.time[rows],
-            sustained=self.sustained[rows],
+            device=self.device, dtype=self.dtype, sizes=self.sizes[:, rows], time=self.time[rows], sustained=self.sustained[rows]
         )  # fmt: skip
 
     def predicted(self, values: Mapping[str, float]) -> Array:
@@ -76,9 +72,8 @@ class Case:
         for boosted in (False, True):
             rows = np.flatnonzero(self.sustained != boosted)
             if rows.size:
-                settings: dict[str, Any] = {"warm": True, "boosted": boosted}
-                times = layer_times(self.sizes[:, rows], self.loads[rows], library, self.device, self.dtype, **settings)
-                found[rows] = times[0] + values["start"]
+                costs = grouped_costs(self.sizes[:, rows, None], library, self.device, self.dtype, warm=True, boosted=boosted)
+                found[rows] = costs.time[:, 0]
         return found
 
 
@@ -138,7 +133,7 @@ def main() -> None:
 
 def report(layers: Layers, held: Index) -> None:
     """Fit case by case and print what was found, then the errors of all."""
-    loads, error = layer_loads(layers.sizes), np.full(len(layers.time), np.nan)
+    error = np.full(len(layers.time), np.nan)
     keys = [(row["device"], libraries_of(row)[:1], row["dtype"]) for row in layers.rows]
     for key in sorted(key for key in set(keys) if key[0] in SEEN):
         mine = np.array([i for i, other in enumerate(keys) if other == key])
@@ -146,9 +141,7 @@ def report(layers: Layers, held: Index) -> None:
         device = device_architecture(key[0])
         if device is None or len(mine) < FEWEST:
             continue
-        case = Case(
-            device=device, dtype=key[2], sizes=layers.sizes, loads=loads, time=layers.time, sustained=layers.sustained
-        )  # fmt: skip
+        case = Case(device=device, dtype=key[2], sizes=layers.sizes, time=layers.time, sustained=layers.sustained)
         values = fit(case.some(fitted))
         error[mine] = case.some(mine).predicted(values) / layers.time[mine] - 1.0
         print(f"# {key[0]}: fitted {words(error[fitted])} %, left out {words(error[np.intersect1d(mine, held)])} %")

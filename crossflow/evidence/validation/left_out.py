@@ -48,7 +48,7 @@ class LeftOut:
 
     way: str  # what was left out
     fitted: Report  # the rows as `validate` predicts them
-    left_out: Report  # the same rows without it; fewer where another generation lacks a type
+    left_out: Report  # the same rows without it; fewer where another generation has no number to give
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: of each table what `Report.to_dict` says of the rows left out, and their errors as `fitted`."""

@@ -47,6 +47,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         array_width=side,
         frequency=system.clock,
         held_to=system.held_to,
+        exponentials=UNLIMITED if system.exponentials is None else system.exponentials,
         power_clock=limit,
         voltage=None,
         levels=(*levels, _main_memory(system, library)),

@@ -176,7 +176,6 @@ class PrefillKernel(FusedKernel):
         default="products", description="when products have 8 bits: whenever the cache has, or only where the model multiplies so too"
     )
     lone: Ratio = Field(default=ONE, description="time of a loop that no other block hides, over its time among others")
-    softmax: PositiveRatio = Field(description="exponentials a clock of one unit, with what else the softmax of a score takes")
     writing: PositiveRatio = Field(description="rate at which further kernels copy keys, values and queries, over that of matrix products")
     throttled: Share = Field(default=NONE, description="share of the fall of the clock of long matrix products that long kernels meet too")
 

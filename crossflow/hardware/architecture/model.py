@@ -122,6 +122,7 @@ class Architecture:
     # clock at which long matrix products draw the power limit, over `frequency`; above 1 it does not bind. [1]
     power_clock: Array = field(default_factory=lambda: np.full(1, np.inf))
     held_to: Array = field(default_factory=lambda: np.ones(1))  # share of the rate of its matrix units that they are let reach. [1]
+    exponentials: Array = field(default_factory=lambda: np.full(1, np.inf))  # a clock of one unit, for softmax. [1]
     working_power: Array | None = None  # of all units while they work, beside their operations; None where it is in these [W]
     second: SecondMemory | None = None  # a memory beside main memory, where there is one
     repeats: Repeats | None = None  # for kernels that a benchmark repeats; None in programs

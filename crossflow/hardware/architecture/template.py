@@ -32,6 +32,7 @@ from crossflow.base.units import (
     Information,
     Overhead,
     PositiveCount,
+    PositiveRatio,
     PositiveShare,
     Power,
     Quantity,
@@ -684,6 +685,10 @@ class DatasheetSystem(SystemFields):
         description="share of the 16-bit rate for which the matrix units are made that the maker lets them reach; caches feed all of it",
     )
     vector_throughput: Mapping[TypeName, Throughput] = {}
+    exponentials: PositiveRatio | None = Field(
+        default=None,
+        description="exponentials a clock of one compute unit, which softmax takes in fused attention; as many as it wants where absent",
+    )
     levels: Mapping[LevelName, DatasheetLevel]
     power: DatasheetPower
     energy: DatasheetEnergy = DatasheetEnergy()
