@@ -281,7 +281,10 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
         ),
         ({"inter": {"topology": "torus2d", "ports": 3}}, "torus2d of 4 nodes uses 4 ports of a node, which has 3"),
         ({"inter": {"topology": "torus2d", "wraps": [True]}}, "torus2d has 2 dimension(s), wraps says 1"),
-        ({"inter": {"topology": "mesh2d", "wraps": [False, False]}}, "wraps is of the rows of a ring or a torus, and network.inter is wired as"),
+        (
+            {"inter": {"topology": "mesh2d", "wraps": [False, False]}},
+            "wraps is of the rows of a ring or a torus, and network.inter is wired as",
+        ),
         ({"inter": {"topology": "switch", "ports": 2}}, "ports are those of direct topologies, the topology is switch"),
         ({"intra": {"topology": "torus2d"}}, "a node of fabric nvswitch-sharp is wired as switch; topology torus2d needs fabric: ideal"),
         (

@@ -164,8 +164,8 @@ class NetworkLevel(FileModel):
     )
     wraps: tuple[Flag, ...] | None = Field(
         default=None,
-        description="of a torus, for each size of its `shape` whether the rows along it are rings, as all are where absent; those of a slice"
-        " that ends inside the torus are not",
+        description="of a torus, for each size of its `shape` whether the rows along it are rings, as all are where absent; those of a"
+        " slice that ends inside the torus are not",
     )
     group: Whole | None = Field(
         default=None,

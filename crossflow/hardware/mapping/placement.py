@@ -324,7 +324,7 @@ def _turned(network: Network, spans: tuple[_Span, ...]) -> Network:
 
 def _turned_grid(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Topology:
     sides = tuple(zip(topology.shape, topology.wrapped, strict=True))
-    if not (topology.is_grid and any(topology.wrapped)) or len(set(sides)) == 1:
+    if not topology.is_torus or len(set(sides)) == 1:
         return topology
 
     def suits(sides: tuple[tuple[int, bool], ...]) -> tuple[int, int]:

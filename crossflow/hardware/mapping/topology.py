@@ -158,6 +158,11 @@ class Topology:
         return self.kind in _GRIDS
 
     @property
+    def is_torus(self) -> bool:
+        """Whether its rows are rings, or parts of rings that a slice cuts."""
+        return self.kind in _WRAPPED
+
+    @property
     def degree(self) -> int:
         """Physical links of a node, over which its bandwidth is divided; a border node leaves some of them unused."""
         return self.ports or self.used_links
