@@ -1,5 +1,6 @@
 """Clusters that are cut into slices: places by brute force, laws of random lists of jobs, and cases by hand."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -28,7 +29,7 @@ def drawn(name, seed, n=60):
     jobs = jobs_of(n, seed, sizes=SIZES[name], load=1.1, machine=devices_of(ground))
     long = {"optical": {16: (1, 4, 4), 128: (4, 4, 8)}, "torus": {4: (1, 4), 16: (2, 8)}, "mesh": {6: (6, 1, 1), 8: (2, 2, 2)}}[name]
     slices = tuple(long.get(size, ground.shape_of(size)) if rng.random() < 0.5 else ground.shape_of(size) for size in jobs.devices.tolist())
-    return ground, type(jobs)(**{**jobs.__dict__, "slices": slices})
+    return ground, dataclasses.replace(jobs, slices=slices)
 
 
 def run(ground, jobs, kind="fifo", **given):
@@ -121,7 +122,7 @@ def test_every_device_and_link_has_one_job_at_most(name, seed, kind):
 def test_whole_cubes_wait_as_devices_of_any_place_do(kind):
     """Optical switches join any cubes, so that jobs of whole cubes are never kept waiting by where others are."""
     jobs = jobs_of(200, 3, sizes=(64, 128, 192), load=1.0, machine=256)
-    sliced = type(jobs)(**{**jobs.__dict__, "slices": tuple(POD.shape_of(size) for size in jobs.devices.tolist())})
+    sliced = dataclasses.replace(jobs, slices=tuple(POD.shape_of(size) for size in jobs.devices.tolist()))
     found, plain = run(POD, sliced, kind), scheduled(jobs, ClusterRoom(devices=256, idle_power=100.0), SchedulerPolicy(kind=kind))
     assert found.start.tolist() == plain.start.tolist()
     assert not found.boxless.any()
@@ -144,7 +145,7 @@ def test_a_slice_waits_where_free_devices_are_apart_by_hand():
     assert found.places[4].corner == (2, 0)
     assert found.boxless.tolist() == [0, 0, 0, 0, 3600.0]
     assert found.fragmented == 8 * 3600.0
-    torus = SliceGround(**{**ground.__dict__, "wrapped": (True, True), "kind": "torus2d"})
+    torus = dataclasses.replace(ground, wrapped=(True, True), kind="torus2d")
     assert run(torus, jobs).start[4] == 3600.0  # rows 3 and 0 are neighbours there
 
 
@@ -158,7 +159,7 @@ def test_backfill_keeps_the_slice_that_it_promised_free_by_hand():
     )  # fmt: skip
     assert run(ground, jobs, "backfill").start.tolist() == [0.0, 7200.0, 10800.0, 0.0]
     # Where the first of the queue wants 2x4 rather than all, what runs longer may lie outside of it.
-    less = type(jobs)(**{**jobs.__dict__, "devices": np.array([12, 8, 4, 4]), "slices": ((3, 4), (2, 4), (1, 4), (1, 4))})
+    less = dataclasses.replace(jobs, devices=np.array([12, 8, 4, 4]), slices=((3, 4), (2, 4), (1, 4), (1, 4)))
     found = run(ground, less, "backfill")
     assert found.start.tolist() == [0.0, 7200.0, 0.0, 7200.0]
     assert [place.corner for place in found.places] == [(0, 0), (0, 0), (3, 0), (2, 0)]

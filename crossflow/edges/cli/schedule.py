@@ -56,7 +56,7 @@ def _answers(found: ScheduledJobs) -> Iterator[tuple[str, RenderableType]]:
     yield "in use", f"{percent(found.utilisation)} of the devices in the mean"
     yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {lasting(float(found.waiting['mean'] or 0.0))}"
     if found.boxless is not None:
-        yield "slices", f"the next job waits for nothing but a free slice: {lasting(found.boxless)} of a job's waiting in the mean"
+        yield "slices", f"a job waits {lasting(found.boxless)} in the mean while enough devices are free, and not together"
     if found.cluster.policy.kind in ("gang", "preemptive"):
         yield "preemptions", f"{int(found.found.preemptions.sum()):,}"
     yield "power", f"{show(found.power, 'W')} in the mean, {show(found.account.peak_power, 'W')} at most"

@@ -26,6 +26,8 @@ class SliceMap:
         self.ground = ground
         self.taken = np.zeros((ground.cubes, *ground.box), dtype=bool)
         self._found: dict[SliceShape, SlicePlace | None] = {}  # where slices fit as things stand
+        self._found_beyond: dict[SliceShape, SlicePlace | None] = {}  # the same outside of the devices that were asked about last
+        self._beyond: Mask | None = None
 
     def copy(self) -> SliceMap:
         """Another one, in which jobs may have other devices."""
@@ -36,7 +38,10 @@ class SliceMap:
     def put(self, place: SlicePlace, *, taken: bool) -> None:
         """Take the devices of a place, or give them back."""
         self.taken[cells(self.ground, place)] = taken
-        self._found = {}
+        for known in (self._found, self._found_beyond):  # what fits nowhere fits nowhere beside one more
+            kept = [shape for shape, found in known.items() if taken and found is None]
+            known.clear()
+            known.update(dict.fromkeys(kept))
 
     def only(self, place: SlicePlace) -> Mask:
         """The devices of a place, shape (cubes, *box)."""
@@ -49,11 +54,12 @@ class SliceMap:
 
         Places are tried cube by cube, in the order of their corners; first as the slice is written, then turned.
         """
-        if beyond is not None:
-            return self._first(shape, self.taken | beyond, None)
-        if shape not in self._found:
-            self._found[shape] = self._first(shape, self.taken, None)
-        return self._found[shape]
+        if beyond is not None and beyond is not self._beyond:
+            self._beyond, self._found_beyond = beyond, {}
+        known = self._found if beyond is None else self._found_beyond
+        if shape not in known:
+            known[shape] = self._first(shape, self.taken if beyond is None else self.taken | beyond, None)
+        return known[shape]
 
     def sparing(self, shape: SliceShape, spared: Mask) -> SlicePlace | None:
         """The same, in the place of the first cubes or corner those with the fewest of some devices."""
@@ -79,7 +85,7 @@ class SliceMap:
 
 def _held(ground: SliceGround, shape: SliceShape, taken: Mask) -> Index:
     """Devices that others have in the box at each corner, shape (cubes, *corners); a box may lie across the end of rows that wrap."""
-    held = taken.astype(np.intp)
+    held: Index = taken.astype(np.int32)
     for axis, (size, side, wraps) in enumerate(zip(shape, ground.box, ground.wrapped, strict=True), start=1):
         if wraps and not ground.optical and size < side:
             held = np.concatenate([held, held.take(range(size - 1), axis=axis)], axis=axis)

@@ -71,22 +71,13 @@ class SliceGround:
             return (self.whole(shape),) * len(shape)
         return tuple(wraps and size == side for size, side, wraps in zip(shape, self.box, self.wrapped, strict=True))
 
-    @functools.cached_property
-    def _shapes(self) -> dict[int, SliceShape]:
-        return {}
-
     def shape_of(self, devices: int) -> SliceShape | None:
         """The slice of so many devices that is most like a cube, as clouds give it where none is named [2]_; None where there is none."""
-        if devices not in self._shapes:
-            turned = (turn for one in shapes_of(devices, len(self.box)) for turn in itertools.permutations(one))
-            self._shapes[devices] = min((one for one in turned if self.refusal(one) is None), key=lambda one: (sum(one), one), default=())
-        return self._shapes[devices] or None
+        return _most_cubic(self, devices)
 
     def turns(self, shape: SliceShape) -> tuple[SliceShape, ...]:
         """The ways in which a slice can lie, as it is written first; all of them have the same sizes, and rings along the same of them."""
-        own = sorted(zip(shape, self.rings(shape), strict=True))
-        found = dict.fromkeys(itertools.permutations(shape))
-        return tuple(one for one in found if self.refusal(one) is None and sorted(zip(one, self.rings(one), strict=True)) == own)
+        return _turns(self, shape)
 
     def settings(self, shape: SliceShape) -> Mapping[tuple[str, ...], Any]:
         """The network of a job in a slice, as fields of its system by their paths."""
@@ -98,6 +89,19 @@ class SliceGround:
             inside = {"shape": list(shape), "ports": self.ports, **({"wraps": list(self.rings(shape))} if self.kind in TORI else {})}
             found |= {("network", self.level, key): value for key, value in inside.items()}
         return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _most_cubic(ground: SliceGround, devices: int) -> SliceShape | None:
+    turned = (turn for one in shapes_of(devices, len(ground.box)) for turn in itertools.permutations(one))
+    return min((one for one in turned if ground.refusal(one) is None), key=lambda one: (sum(one), one), default=None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _turns(ground: SliceGround, shape: SliceShape) -> tuple[SliceShape, ...]:
+    own = sorted(zip(shape, ground.rings(shape), strict=True))
+    found = dict.fromkeys(itertools.permutations(shape))
+    return tuple(one for one in found if ground.refusal(one) is None and sorted(zip(one, ground.rings(one), strict=True)) == own)
 
 
 def slice_ground(spec: NetworkSpec, per_node: int, nodes: int) -> SliceGround | None:
