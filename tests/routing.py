@@ -33,7 +33,7 @@ def _grid_route(topology, source, target):
     position, goal = list(topology.coordinates(source)), topology.coordinates(target)
     path = [source]
     for dimension, size in enumerate(topology.shape):
-        for passed in _walk(position[dimension], goal[dimension], size, wraps=topology.wraps):
+        for passed in _walk(position[dimension], goal[dimension], size, wraps=topology.wrapped[dimension]):
             position[dimension] = passed
             path.append(_node(topology.shape, position))
     return tuple(itertools.pairwise(path))

@@ -157,6 +157,15 @@ def test_a_scenario_in_a_file_and_post_training(tmp_path):
 TRACE = "when,much,long,who\n0,8,20000,a\n7200,16,20000,b\n"
 KILL = {"kind": "preemptive", "preemption": "kill"}
 GANG = {"scheduler": {"kind": "gang", "quantum": "30 min"}}
+POD = {
+    "system": {"template": "tpu-v4-pod", "nodes": 4}, "placement": "slices",
+    "jobs": [
+        {"name": "large", "slice": "4x4x8", "time": "3 h", "power": "300 W"},
+        {"name": "whole", "slice": "8x8x4", "time": "2 h", "power": "300 W"},
+        {"name": "small", "devices": 24, "time": "1 h", "power": "300 W"},
+    ],
+}  # fmt: skip
+WHOLE = {**POD, "jobs": [{"devices": devices, "time": "1 h"} for devices in (48, 48, 48, 48, 64)]}
 FIELDS = {
     "name": (PLAIN, "name", "other"), "idle_power": (PLAIN, "idle_power", "120 W"), "power_cap": (PLAIN, "power_cap", "12 kW"),
     "carbon_by_hour": ({**PLAIN, "system": {**SYSTEM, "operation": {}}}, "carbon_by_hour", ["90 g/kWh"]), "seed": (PLAIN, "seed", 1),
@@ -165,7 +174,7 @@ FIELDS = {
     "jobs.arrivals": (PLAIN, "jobs.2.arrivals.rate", "7 1/hour"), "jobs.count": (PLAIN, "jobs.2.count", 41),
     "jobs.duration": ({**PLAIN, "jobs": [LASTING]}, "jobs.0.duration", "4 h"),
     "jobs.devices": (PLAIN, "jobs.0.devices", 13), "jobs.time": (PLAIN, "jobs.0.time", "9 h"),
-    "jobs.power": (PLAIN, "jobs.0.power", "1 kW"),
+    "jobs.power": (PLAIN, "jobs.0.power", "1 kW"), "jobs.slice": (POD, "jobs.0.slice", "2x4x4"), "placement": (WHOLE, "placement", "any"),
     "jobs.priority": (PLAIN, "jobs.1.priority", -1), "jobs.expected": ({**PLAIN, "scheduler": "backfill"}, "jobs.2.expected", 30.0),
     "jobs.preemptible": ({**PLAIN, "scheduler": "preemptive"}, "jobs.0.preemptible", False),
     "jobs.checkpoint": ({**PLAIN, **GANG}, "jobs.0.checkpoint", {"save": "9 min"}),
@@ -261,6 +270,9 @@ def test_no_field_is_forgotten():
         ({"power_cap": "9 kW"}, "power_cap: with one job of 12 devices alone the cluster draws 11.2 kW; raise the cap"),
         ({"carbon_by_hour": ["1 g/kWh"]}, "carbon_by_hour: system.operation.carbon_intensity says it too"),
         ({**GANG, "jobs": [{**LONG, "checkpoint": {"load": "1 h"}}]}, "scheduler.quantum: a slice must be longer than the 3600 s"),
+        ({"placement": "slices"}, "placement: the devices of h100-ib-cluster are not on one torus or mesh"),
+        ({"placement": "boxes"}, "placement: expected one of any, slices, got 'boxes'"),
+        ({"jobs": [{**LONG, "devices": None, "slice": "2x2x2"}]}, "jobs[0].slice: only placement: slices has slices"),
         ({"devices": 8}, "unknown key 'devices'"),
         ({"carbon_by_hour": []}, "carbon_by_hour: expected at least 1 entry, got []"),
     ],
@@ -269,6 +281,79 @@ def test_what_has_no_meaning_is_refused_in_a_sentence(change, sentence):
     with pytest.raises(SpecError) as error:
         cluster(**change)
     assert sentence in str(error.value)
+
+
+TUNED = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp4-dp16-z3-full"}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"scheduler": {"kind": "gang", "quantum": "1 h"}}, "placement: gang takes devices away, and slices stay until their jobs end"),
+        ({"scheduler": "preemptive"}, "placement: preemptive takes devices away"),
+        (
+            {"jobs": [{"slice": "4x4x6", "time": "1 h"}]},
+            "jobs[0].slice: a slice of 4x4x6 does not fit into 4x4x4; a slice is part of a cube",
+        ),
+        ({"jobs": [{"slice": "4x4x20", "time": "1 h"}]}, "jobs[0].slice: a slice of 4x4x20 needs 5 cubes, and there are 4"),
+        ({"jobs": [{"slice": "4x4", "time": "1 h"}]}, "a slice of 4x4x4 has 3 sizes, 4x4 has 2"),
+        ({"jobs": [{"slice": "4 x 4", "time": "1 h"}]}, "jobs[0].slice: expected the sizes of a slice, such as 4x4x8, got '4 x 4'"),
+        ({"jobs": [{"slice": 4, "time": "1 h"}]}, "jobs[0].slice: expected the sizes of a slice, such as 4x4x8, got 4"),
+        ({"jobs": [{"slice": "9999x9999", "time": "1 h"}]}, "slice: expected at most 10,000,000 devices, got 99,980,001"),
+        ({"jobs": [{"slice": "4x4x4", "devices": 64, "time": "1 h"}]}, "devices: the slice says it; leave it out"),
+        ({"jobs": [{"devices": 7, "time": "1 h"}]}, "jobs[0].devices: no slice of cubes of 4x4x4 has 7 devices"),
+        ({"jobs": [{"devices": [4, 7], "time": "1 h", "count": 40, "arrivals": DRAWN["arrivals"]}]}, "jobs[0].devices: no slice of cubes"),
+        (
+            {"jobs": [{"time": "1 h", "scenario": TUNED}]},
+            "jobs[0].scenario: the cluster is cut into slices; give slice, such as slice: 4x4x8",
+        ),
+        (
+            {"jobs": [{"slice": "4x4x4", "time": "1 h", "scenario": {**TUNED, "system": {"devices": 64}}}]},
+            "jobs[0].slice: it says the devices of the job and their network; leave the scenario's system out",
+        ),
+        (
+            {"jobs": [{"slice": "4x4x4", "scenario": {**TUNED, "run": {"steps": 9, "failures": "llama3-h100", "spares": 1}}}]},
+            "jobs[0].scenario: the job needs 128 devices, its spares among them, and its slice has 64; leave out spares",
+        ),
+    ],
+)
+def test_slices_that_cannot_be_are_refused_in_a_sentence(change, sentence):
+    with pytest.raises(SpecError) as error:
+        crossflow.schedule({**POD, **change})
+    assert sentence in str(error.value)
+
+
+def test_jobs_in_slices_tell_where_they_were_and_what_they_waited_for():
+    found = crossflow.schedule(POD)
+    table = found.table()
+    assert table["slice"].tolist() == ["4x4x8", "8x8x4", "2x3x4"]
+    assert table["slice_cubes"].tolist() == ["0 1", "0 1 2 3", "0"]
+    assert table["slice_corner"].tolist() == ["0 0 0"] * 3
+    assert found.found.start.tolist() == [0.0, 3 * 3600.0, 5 * 3600.0]
+    assert found.to_dict()["waiting_for_slice_s"] == 0.0  # four cubes were never free
+    hours = found.to_dict()["device_hours"]
+    assert hours["fragmented"] == 0.0
+    assert sum(hours.values()) == pytest.approx(256 * 6)
+    # 48 and 48 of 64 devices of two cubes: 32 are free, and no slice of 2x4x4 is.
+    some = [{"slice": "3x4x4", "time": "2 h"}, {"slice": "3x4x4", "time": "2 h"}, {"slice": "2x4x4", "arrival": "1 h", "time": "1 h"}]
+    apart = crossflow.schedule({**POD, "system": {"template": "tpu-v4-pod", "nodes": 2}, "jobs": some})
+    assert apart.table()["waiting_for_slice_s"].tolist() == [0.0, 0.0, 3600.0]
+    assert apart.to_dict()["device_hours"]["fragmented"] == 32.0
+    assert {"fragmented", "waiting_for_slice_s"} & {*cluster().to_dict(), *cluster().to_dict()["device_hours"]} == set()
+
+
+def test_a_job_has_the_network_of_its_slice():
+    def times(**given):
+        return crossflow.schedule({**POD, "jobs": [{"scenario": TUNED, "steps": 10, **given}]}).found.jobs.time[0]
+
+    cube = {"system": {"template": "tpu-v4-pod", "devices": 64}, **TUNED}
+    assert times(slice="4x4x4") == pytest.approx(10 * crossflow.predict(cube).step_time)
+    half = {**cube, "system": {"template": "tpu-v4-pod", "devices": 32, "network": {"intra": {"wraps": [False] * 3, "shape": [2, 4, 4]}}}}
+    half["strategy"] = "tp4-dp8-z3-full"
+    assert times(slice="2x4x4", scenario={**TUNED, "strategy": half["strategy"]}) == pytest.approx(10 * crossflow.predict(half).step_time)
+    assert times(devices=64) == times(slice="4x4x4")
+    long, wide = (times(slice=one, scenario={**TUNED, "strategy": "tp4-dp64-z3-full"}) for one in ("4x4x16", "4x8x8"))
+    assert long > wide  # rings of 16 hops pass fewer links at once
 
 
 @pytest.mark.parametrize(

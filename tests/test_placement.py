@@ -159,6 +159,7 @@ CLUSTERS = [
     Topology(kind="mesh2d", nodes=12),
     Topology(kind="torus2d", nodes=24),
     Topology(kind="torus3d", nodes=12),
+    Topology(kind="torus2d", nodes=24, wrapped=(False, True)),
 ]
 
 

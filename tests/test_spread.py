@@ -27,6 +27,8 @@ SMALL = [
     Topology(kind="torus2d", nodes=12, shape=(4, 3)),
     Topology(kind="torus2d", nodes=8, shape=(4, 2)),
     Topology(kind="torus3d", nodes=12, shape=(3, 2, 2)),
+    Topology(kind="torus2d", nodes=12, shape=(4, 3), wrapped=(False, True)),
+    Topology(kind="torus3d", nodes=12, shape=(2, 2, 3), wrapped=(True, False, False)),
     Topology(kind="fully-connected", nodes=6),
     Topology(kind="hybrid-cube-mesh", nodes=8),
     Topology(kind="hybrid-cube-mesh", nodes=4),
@@ -278,6 +280,11 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
             "group and oversubscription are those of a dragonfly or a fat-tree, the topology is torus2d",
         ),
         ({"inter": {"topology": "torus2d", "ports": 3}}, "torus2d of 4 nodes uses 4 ports of a node, which has 3"),
+        ({"inter": {"topology": "torus2d", "wraps": [True]}}, "torus2d has 2 dimension(s), wraps says 1"),
+        (
+            {"inter": {"topology": "mesh2d", "wraps": [False, False]}},
+            "wraps is of the rows of a ring or a torus, and network.inter is wired as",
+        ),
         ({"inter": {"topology": "switch", "ports": 2}}, "ports are those of direct topologies, the topology is switch"),
         ({"intra": {"topology": "torus2d"}}, "a node of fabric nvswitch-sharp is wired as switch; topology torus2d needs fabric: ideal"),
         (

@@ -18,6 +18,8 @@ TOPOLOGIES = [
     Topology(kind="torus2d", nodes=20, shape=(4, 5)),
     Topology(kind="torus3d", nodes=24),
     Topology(kind="torus3d", nodes=12, shape=(3, 2, 2)),
+    Topology(kind="torus3d", nodes=24, shape=(3, 2, 4), wrapped=(False, True, False)),
+    Topology(kind="ring", nodes=5, wrapped=(False,)),
     Topology(kind="switch", nodes=5),
     Topology(kind="fully-connected", nodes=6),
     *(Topology(kind="hybrid-cube-mesh", nodes=nodes) for nodes in range(1, 9)),
@@ -129,6 +131,18 @@ def test_most_square_shape_is_the_best_of_all_factorisations():
 
 def test_equal_topologies_are_equal_however_written():
     assert Topology(kind="mesh2d", nodes=12) == Topology(kind="mesh2d", nodes=12, shape=(4, 3))
+
+
+@pytest.mark.parametrize(("torus", "mesh", "shape"), [("torus2d", "mesh2d", (4, 2)), ("torus3d", "mesh3d", (3, 2, 1))])
+def test_a_torus_without_rings_has_the_links_of_a_mesh_and_one_with_all_is_itself(torus, mesh, shape):
+    nodes, rows = math.prod(shape), len(shape)
+    cut = Topology(kind=torus, nodes=nodes, shape=shape, wrapped=(False,) * rows)
+    assert (cut.links, cut.degree) == ((whole := Topology(kind=mesh, nodes=nodes, shape=shape)).links, whole.degree)
+    assert Topology(kind=torus, nodes=nodes, shape=shape, wrapped=(True,) * rows) == Topology(kind=torus, nodes=nodes, shape=shape)
+    with pytest.raises(ValueError, match=f"{torus} has {rows} dimension"):
+        Topology(kind=torus, nodes=nodes, shape=shape, wrapped=(True,) * (rows + 1))
+    with pytest.raises(ValueError, match="rows that wrap are those of a ring or a torus"):
+        Topology(kind=mesh, nodes=nodes, shape=shape, wrapped=(True,) * rows)
 
 
 def test_a_network_has_a_device_for_each_node_of_each_package():

@@ -258,10 +258,10 @@ def share_of(some: Array, whole: Array) -> Array:
 
 def most_square(nodes: int, dimensions: int) -> tuple[int, ...]:
     """The shape of `nodes` nodes with the smallest sum of sizes, longest first: 48 in two dimensions is 8 x 6."""
-    return min(_shapes(nodes, dimensions), key=lambda shape: (sum(shape), shape))
+    return min(shapes_of(nodes, dimensions), key=lambda shape: (sum(shape), shape))
 
 
-def _shapes(nodes: int, dimensions: int) -> Iterator[tuple[int, ...]]:
+def shapes_of(nodes: int, dimensions: int) -> Iterator[tuple[int, ...]]:
     """Every way to write `nodes` as a product of `dimensions` sizes, none larger than the one before."""
     if dimensions == 1:
         yield (nodes,)
@@ -269,4 +269,4 @@ def _shapes(nodes: int, dimensions: int) -> Iterator[tuple[int, ...]]:
     # The smallest of k sizes is at most the k-th root; the margin absorbs its rounding.
     for last in range(1, int(nodes ** (1 / dimensions) + 1e-6) + 1):
         if nodes % last == 0:
-            yield from ((*rest, last) for rest in _shapes(nodes // last, dimensions - 1) if rest[-1] >= last)
+            yield from ((*rest, last) for rest in shapes_of(nodes // last, dimensions - 1) if rest[-1] >= last)

@@ -37,10 +37,12 @@ from crossflow.cost.roofline import product_costs
 from crossflow.engine.timeline.pipeline import walk_of
 from crossflow.engine.timeline.record import Timeline
 from crossflow.hardware.architecture.system import architecture, resolve
+from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.parallel.strategy.reading import every_strategy
 
 POINTS, SAMPLED = 8192, 16384
 PRODUCTS = 100_000
+FLOWS, ENDPOINTS, LEAF, SPINES = 10_000, 16_384, 32, 8  # that share a fat tree: endpoints on a leaf, with a link to each spine
 TRIES = 4  # measurements of a figure that seems slower than recorded, before it is
 
 
@@ -84,6 +86,11 @@ def speeds() -> dict[str, Gauge]:
         ),
         "strategy_grid": Gauge(_strategy_grid, "timelines of all 15 strategies of BERT-exLarge on 16 A10", repeats=3),
         "gemms_100k": Gauge(_products, "100,000 distinct matrix products on a100-80gb", repeats=7),
+        "flows_10k": Gauge(
+            _fair_rates,
+            f"fair rates of {FLOWS:,} hashed flows over the {ENDPOINTS:,} endpoints of a fat tree of 1:{LEAF // SPINES}",
+            repeats=7,
+        ),
     }
 
 
@@ -264,3 +271,17 @@ def _products() -> object:
     sizes = rng.integers(1, 16384, (3, PRODUCTS, 1)).astype(float)
     alone = np.concatenate([sizes, np.ones((1, PRODUCTS, 1))])
     return product_costs(alone, np.full((PRODUCTS, 1), 2.0), architecture(spec), "fp16").time
+
+
+def hashed_flows(spines: int) -> FlowPaths:
+    """Flows between random endpoints of a fat tree: over both ports, and up to and down from the spine that a hash chooses."""
+    rng, leaves = np.random.default_rng(0), ENDPOINTS // LEAF
+    source, target, spine = rng.integers(0, ENDPOINTS, FLOWS), rng.integers(0, ENDPOINTS, FLOWS), rng.integers(0, spines, FLOWS)
+    up, down = (2 * ENDPOINTS + (first + end // LEAF) * spines + spine for first, end in ((0, source), (leaves, target)))
+    link = np.concatenate([source, ENDPOINTS + target, up, down])
+    return FlowPaths.of(np.tile(np.arange(FLOWS), 4), link, np.ones(link.size), flows=FLOWS, links=2 * (ENDPOINTS + leaves * spines))
+
+
+def _fair_rates() -> object:
+    paths = hashed_flows(SPINES)
+    return max_min(paths, np.ones((paths.links, 1)))

@@ -34,6 +34,8 @@ DOORS = {
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),
     "mapping.congestion": ("Pattern", "Slowdown", "TAIL", "refusal", "slowdown"),
+    "mapping.flows": ("FlowPaths", "max_min"),
+    "mapping.slices": ("SliceGround", "SliceShape", "slice_ground", "text_of"),
     "mapping.spread": ("LinkSpread",),
     "mapping.topology": ("Network", "Topology"),
     "mapping.wiring": ("ANY_WIRING", "LEVELS", "WhichLevel", "switched", "topology_of", "wired"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from crossflow.base.files import Document
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import load_of, operation_of, run_cost
 from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.hardware.mapping.slices import SliceGround, SliceShape, text_of
 from crossflow.workload.cluster.spec import JobsSpec
 from crossflow.workload.requests.asking import found_file
 
@@ -33,6 +36,7 @@ class ClusterJobKind:
     Attributes
     ----------
     devices, time : of each; None where the entry draws them, or a trace has them. [1], [s]
+    slice : sizes of the slice of each, where the entry says its devices or its slice and the cluster is cut into slices.
     power : of one device at the wall. [W]
     save, load, interval : of its checkpoints, see `ClusterJobs`. [s]
     scenario : whose prediction this is; None for given facts.
@@ -43,6 +47,7 @@ class ClusterJobKind:
     devices: int | None
     time: float | None
     power: float
+    slice: SliceShape | None = None
     save: float = 0.0
     load: float = 0.0
     interval: float = np.inf
@@ -63,17 +68,23 @@ def wall_power(system: SystemSpec, device: Architecture, power: Array) -> float:
     return float(cost.facility_energy[0])
 
 
-def kind_of_jobs(spec: JobsSpec, system: SystemSpec, section: Any, device: Architecture, base: Path | None) -> ClusterJobKind:
+def kind_of_jobs(
+    spec: JobsSpec, system: SystemSpec, section: Any, device: Architecture, base: Path | None, ground: SliceGround | None = None
+) -> ClusterJobKind:
     """What jobs of an entry are; CrossflowError, or SpecError, that begins with the key of the entry that is wrong.
 
     section : the cluster's system as its file writes it, for scenarios without one.
+    ground : the torus that the cluster is cut into slices of, if it is.
     """
+    shape = None if ground is None else _slice(spec, ground)
     if spec.scenario is None:
         rated = operation_of(system, device).device_power
         assert rated is not None  # a device has a TDP
         power = wall_power(system, device, rated) if spec.power is None else float(spec.power[0])
-        return _with_checkpoint(ClusterJobKind(devices=None, time=None, power=power), spec)
-    scenario = _scenario(spec, section, base)
+        devices = None if shape is None else math.prod(shape)
+        return _with_checkpoint(ClusterJobKind(devices=devices, time=None, power=power, slice=shape), spec)
+    network = {} if ground is None or shape is None else ground.settings(shape)
+    scenario = _scenario(spec, section, base, network)
     if scenario.system.name != system.name:
         raise CrossflowError(f"scenario: it runs on {scenario.system.name}, and the cluster is of {system.name}; leave its system out")
     if scenario.system.pools:
@@ -81,11 +92,40 @@ def kind_of_jobs(spec: JobsSpec, system: SystemSpec, section: Any, device: Archi
     score = evaluate(scenario)
     if not score.feasible[0]:
         raise CrossflowError(f"scenario: {score.why(0)}")
-    return _with_checkpoint(_predicted(spec, scenario, score), spec)
+    found = _with_checkpoint(_predicted(spec, scenario, score), spec)
+    if shape is not None and found.devices != math.prod(shape):
+        many = f"the job needs {found.devices:,} devices, its spares among them"
+        raise CrossflowError(f"scenario: {many}, and its slice has {math.prod(shape):,}; leave out spares, or give another slice")
+    return replace(found, slice=shape)
 
 
-def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
-    """The scenario of an entry, on the cluster's system where it names none."""
+def _slice(spec: JobsSpec, ground: SliceGround) -> SliceShape | None:
+    """The slice of the jobs of an entry; None where their devices are drawn, or a trace has them."""
+    if spec.sizes is not None:
+        if why := ground.refusal(spec.sizes):
+            raise CrossflowError(f"slice: {why}")
+        return spec.sizes
+    if spec.devices is not None and spec.devices.number is not None:
+        return slice_of(spec.devices.number, ground)
+    if spec.scenario is not None:
+        raise CrossflowError("scenario: the cluster is cut into slices; give slice, such as slice: 4x4x8, or devices, of the job")
+    return None
+
+
+def slice_of(devices: int, ground: SliceGround) -> SliceShape:
+    """The slice of so many devices; CrossflowError where there is none."""
+    found = ground.shape_of(devices)
+    if found is None:
+        of = f"cubes of {text_of(ground.box)}" if ground.optical else text_of(ground.box)
+        raise CrossflowError(f"devices: no slice of {of} has {devices:,} devices; take other numbers of devices, or placement: any")
+    return found
+
+
+def _scenario(spec: JobsSpec, section: Any, base: Path | None, network: Mapping[tuple[str, ...], Any]) -> Scenario:
+    """The scenario of an entry, on the cluster's system where it names none.
+
+    network : fields of its system that its slice says, by their paths.
+    """
     if isinstance(spec.scenario, str):
         path = found_file(spec.scenario, "scenario", base)
         data, base, name = scenario_document(files.read_yaml(path), str(path)).data, path.parent, path.stem
@@ -93,8 +133,12 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
         data, name = spec.scenario, spec.name or "scenario"
     data = spelled_out(Document(file=name, data=dict(data))).data
     own, whole = data.get("system"), {"template": section} if isinstance(section, str) else dict(section)
+    if network and own is not None:
+        raise CrossflowError("slice: it says the devices of the job and their network; leave the scenario's system out")
     if own is None or (isinstance(own, dict) and "template" not in own):
         data = {**data, "system": {**{key: value for key, value in whole.items() if key not in ("devices", "nodes")}, **(own or {})}}
+        for field, value in network.items():
+            data = files.replace(data, ("system", *field), value, name)
         if spec.devices is not None:
             if said := sorted({"devices", "nodes"} & (own or {}).keys()):
                 raise CrossflowError(f"devices: the scenario says system.{said[0]}; leave one of them out")
@@ -111,7 +155,7 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None) -> Scenario:
         scenario = from_dict(data, name, base)
         check_strategy(scenario)
     except StrategyError as error:
-        if own is None and spec.devices is None:
+        if own is None and spec.devices is None and not network:
             raise CrossflowError(f"{error}; or say how many devices the job needs, such as devices: 8") from None
         raise
     return scenario

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.cluster.kinds import ClusterJobKind, kind_of_jobs, wall_power
+from crossflow.answers.cluster.kinds import ClusterJobKind, kind_of_jobs, slice_of, wall_power
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, Problem, SpecError
@@ -19,6 +19,7 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import operation_of
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.hardware.mapping.slices import SliceGround, SliceShape, slice_ground
 from crossflow.workload.cluster.draws import drawn_jobs
 from crossflow.workload.cluster.reading import read_jobs
 from crossflow.workload.cluster.record import JobTrace
@@ -70,16 +71,18 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
         raise SpecError(problem.below("system") for problem in error.problems) from None
     device = architecture(system)
     _check_system(spec, system, device, document)
-    kinds, traces = list[ClusterJobKind](), list[JobTrace]()
+    ground = _ground(spec, system, document)
+    kinds, traces, slices = list[ClusterJobKind](), list[JobTrace](), list[SliceShape]()
     for number, entry in enumerate(spec.jobs):
         with_place = _Place(document, number)
         with with_place:
-            kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base))
+            kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base, ground))
             traces.append(_trace(entry, kinds[-1], spec.seed, number, base))
+            slices += _slices(kinds[-1], traces[-1], ground)
     power = wall_power(system, device, device.static_power) if spec.idle_power is None else float(spec.idle_power[0])
     cap = np.inf if spec.power_cap is None else float(spec.power_cap[0])
-    room = ClusterRoom(devices=system.device_count, idle_power=power, power_cap=cap)
-    order, jobs = _together(spec, kinds, traces)
+    room = ClusterRoom(devices=system.device_count, idle_power=power, power_cap=cap, ground=ground)
+    order, jobs = _together(spec, kinds, traces, slices)
     policy = _policy(spec)
     _check(spec, jobs, np.repeat(np.arange(len(traces)), [len(one) for one in traces])[order], room, document)
     names: dict[str, int] = {}
@@ -125,7 +128,27 @@ def _trace(entry: JobsSpec, kind: ClusterJobKind, seed: int, number: int, base: 
     return drawn_jobs(entry, seed, number, None if kind.devices is None else (kind.devices, kind.time))
 
 
-def _together(spec: ClusterFile, kinds: list[ClusterJobKind], traces: list[JobTrace]) -> tuple[Index, ClusterJobs]:
+def _ground(spec: ClusterFile, system: SystemSpec, document: Document) -> SliceGround | None:
+    """The torus that jobs have slices of; None where any devices will do, SpecError where there is none."""
+    if spec.placement != "slices":
+        return None
+    found = slice_ground(system.network, *system.mesh)
+    if found is None:
+        what = f"the devices of {system.name} are not on one torus or mesh (network.inter is wired as {system.network.inter.wiring})"
+        raise document.error(("placement",), f"{what}; leave placement out, or take such a system, as tpu-v4-pod")
+    return found
+
+
+def _slices(kind: ClusterJobKind, trace: JobTrace, ground: SliceGround | None) -> list[SliceShape]:
+    """The slice of each job of an entry; none where any devices will do."""
+    if ground is None:
+        return []
+    return [slice_of(many, ground) if kind.slice is None else kind.slice for many in trace.devices.tolist()]
+
+
+def _together(
+    spec: ClusterFile, kinds: list[ClusterJobKind], traces: list[JobTrace], slices: list[SliceShape]
+) -> tuple[Index, ClusterJobs]:
     """All jobs in order of their arrival, and the order that they are in."""
     if sum(map(len, traces)) > MOST_JOBS:
         raise CrossflowError(f"jobs: there are {sum(map(len, traces)):,} jobs, more than the {MOST_JOBS:,} that are taken")
@@ -140,7 +163,7 @@ def _together(spec: ClusterFile, kinds: list[ClusterJobKind], traces: list[JobTr
     return order, ClusterJobs(
         arrival=arrival[order], devices=devices[order], time=time, power=devices[order] * each([one.power for one in kinds]),
         expected=time * each([one.expected for one in spec.jobs]), priority=each([one.priority for one in spec.jobs]),
-        preemptible=each([one.preemptible for one in spec.jobs]),
+        preemptible=each([one.preemptible for one in spec.jobs]), slices=tuple(slices[job] for job in order.tolist()) if slices else (),
         **{name: each([getattr(one, name) for one in kinds]) for name in ("save", "load", "interval")},
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ from crossflow.engine.cluster.account import ClusterAccount
 from crossflow.engine.cluster.events import scheduled
 from crossflow.engine.cluster.record import ScheduledCluster
 from crossflow.hardware.architecture.run_cost import operation_of
+from crossflow.hardware.mapping.slices import text_of
 from crossflow.workload.requests.words import lasting
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class ScheduledJobs(PlainData, Tabular):
         """Time from arrival to end of each job over its running time, that of short jobs taken as 10 s; at least 1. [1]"""
         jobs = self.found.jobs
         return np.asarray(np.maximum((self.found.end - jobs.arrival) / np.maximum(jobs.time, SHORT), 1.0))
+
+    @property
+    def boxless(self) -> float | None:
+        """Mean of the time in which a job is the next one and waits for a free slice alone; None where any devices will do. [s]"""
+        return None if self.found.room.ground is None else float(self.found.boxless.mean())
 
     @property
     def queue(self) -> float:
@@ -144,9 +150,11 @@ class ScheduledJobs(PlainData, Tabular):
         devices, trust = self.found.room.devices, self.trust
         return {
             "name": self.cluster.name, "system": self.cluster.system.name, "devices": devices, "scheduler": self.cluster.policy.kind,
+            "placement": self.cluster.spec.placement,
             "jobs": len(self.found.jobs), "span_s": self.span, "utilisation": self.utilisation,
             "device_hours": {kind: time / 3600.0 for kind, time in self.account.device_time.items()},
             "waiting_s": self.waiting, "slowdown": spread(self.slowdowns), "waiting_jobs": self.queue,
+            **({} if self.boxless is None else {"waiting_for_slice_s": self.boxless}),
             "preemptions": int(self.found.preemptions.sum()), "energy_j": self.energy, "idle_power_w": self.found.room.idle_power * devices,
             "power_w": {"mean": self.power, "peak": self.account.peak_power}, "cost_usd": self.cost, "carbon_kg": self.carbon,
             "embodied_carbon_kg": self.embodied_carbon, "classes": list(self.classes), "notes": list(self.notes),
@@ -160,8 +168,20 @@ class ScheduledJobs(PlainData, Tabular):
         return {
             "arrival_s": jobs.arrival, "class": np.array(self.cluster.classes)[self.cluster.kind], "devices": jobs.devices,
             "time_s": jobs.time, "start_s": found.start, "end_s": found.end, "waiting_s": found.waiting, "preemptions": found.preemptions,
-            "energy_j": self.account.energy_of, **carbon,
+            "energy_j": self.account.energy_of, **carbon, **self._slices,
         }  # fmt: skip
+
+    @property
+    def _slices(self) -> Mapping[str, Any]:
+        """Columns of the slice of each job: its sizes, its cubes (their numbers from 0), its corner in them, and waiting for it alone."""
+        found = self.found
+        if found.room.ground is None:
+            return {}
+        texts = {
+            "slice": [text_of(one) for one in found.jobs.slices], "slice_cubes": [" ".join(map(str, one.cubes)) for one in found.places],
+            "slice_corner": [" ".join(map(str, one.corner)) for one in found.places],
+        }  # fmt: skip
+        return {**{name: np.array(column) for name, column in texts.items()}, "waiting_for_slice_s": found.boxless}
 
     def plot(self) -> Picture:
         """Draw its largest jobs over time, and devices, queue and power below them."""

@@ -17,7 +17,10 @@ from crossflow.edges.cli.page import count, dollars, percent
 from crossflow.workload.requests.words import lasting
 
 SHOWN = ("mean", "p50", "p90", "p99")
-KINDS = {"useful": "running", "loading": "loading", "lost_work": "work that is lost", "saving": "saving", "idle": "no job"}
+KINDS = {
+    "useful": "running", "loading": "loading", "lost_work": "work that is lost", "saving": "saving", "fragmented": "free, not together",
+    "idle": "no job",
+}  # fmt: skip
 MOST_CLASSES = 20  # of a page
 
 
@@ -52,6 +55,8 @@ def _answers(found: ScheduledJobs) -> Iterator[tuple[str, RenderableType]]:
     yield "queues", page.trusted(found.trusts["queues"])
     yield "in use", f"{percent(found.utilisation)} of the devices in the mean"
     yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {lasting(float(found.waiting['mean'] or 0.0))}"
+    if found.boxless is not None:
+        yield "slices", f"a job waits {lasting(found.boxless)} in the mean while enough devices are free, and not together"
     if found.cluster.policy.kind in ("gang", "preemptive"):
         yield "preemptions", f"{int(found.found.preemptions.sum()):,}"
     yield "power", f"{show(found.power, 'W')} in the mean, {show(found.account.peak_power, 'W')} at most"

@@ -69,15 +69,26 @@ class ClusterAccount:
 
     @functools.cached_property
     def device_time(self) -> Mapping[str, float]:
-        """Time of all devices by what they do; that of devices that no job has is ``idle``. [s]"""
+        """Time of all devices by what they do. [s]
+
+        That of devices that no job has is ``idle``; ``fragmented`` where the next job would take them if they were together.
+        """
         devices = self.found.jobs.devices[self.found.stays.job]
         times = {kind: float(time @ devices) for kind, time in self.found.stays.times.items()}
-        return {**times, "idle": self.found.room.devices * self.span - sum(times.values())}
+        idle = self.found.room.devices * self.span - sum(times.values())
+        if self.found.room.ground is None:
+            return {**times, "idle": idle}
+        return {**times, "fragmented": self.found.fragmented, "idle": idle - self.found.fragmented}
+
+    @property
+    def idle(self) -> float:
+        """Time of all devices that no job has. [s]"""
+        return self.device_time["idle"] + self.device_time.get("fragmented", 0.0)
 
     @property
     def utilisation(self) -> float:
         """Share of the time of all devices in which some job has them. [1]"""
-        return 1.0 - self.device_time["idle"] / (self.found.room.devices * self.span)
+        return 1.0 - self.idle / (self.found.room.devices * self.span)
 
     @functools.cached_property
     def energy_of(self) -> Array:
@@ -88,7 +99,7 @@ class ClusterAccount:
     @property
     def energy(self) -> float:
         """Energy of all devices, at rest too. [J]"""
-        return float(self.energy_of.sum()) + self.found.room.idle_power * self.device_time["idle"]
+        return float(self.energy_of.sum()) + self.found.room.idle_power * self.idle
 
     def carbon_of(self, by_hour: Array) -> Array:
         """Carbon of the energy of each job, shape (jobs,). [kg]"""

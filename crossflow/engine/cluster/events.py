@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossflow.base.arrays import Mask
+from crossflow.engine.cluster.boxes import SliceMap, SlicePlace
 from crossflow.engine.cluster.line import WaitingLine
 from crossflow.engine.cluster.policies import dispatch, rotate
-from crossflow.engine.cluster.record import ClusterJobs, ClusterRoom, JobStays, ScheduledCluster, SchedulerPolicy
+from crossflow.engine.cluster.record import OF_SLICES, ClusterJobs, ClusterRoom, JobStays, ScheduledCluster, SchedulerPolicy
 
 END, RELEASE, ARRIVE, TICK = range(4)  # kinds of events in the order in which those of one moment are done
 _STEP = 1e9  # between keys of two priorities: more than jobs ever stand in a queue
@@ -58,15 +60,27 @@ class ClusterState:
         heapq.heapify(self.heap)
         self.slack = 0.0 if np.isinf(room.power_cap) else 1e-9 * room.power_cap  # what rounding may take of the power
         self.movable: Counter[int] = Counter()  # running jobs whose devices may be taken, by priority
+        self.map = None if room.ground is None else SliceMap(room.ground)
+        self.places: dict[int, SlicePlace] = {}  # of all jobs that began
+        self.boxless, self.fragmented, self.blocked = np.zeros(n), 0.0, -1  # the last is the job that no slice is free for
         self.ticking, self.slice = False, 0  # whether the end of the slice is an event, and the number of the last such slice
 
-    def fits(self, job: int, *, beside: tuple[float, float] = (0, 0.0)) -> bool:
+    def enough(self, job: int, *, beside: tuple[float, float] = (0, 0.0)) -> bool:
         """Whether there are devices and power for a job, others beside those that are free among them."""
         return bool(self.devices_of[job] <= self.free + beside[0] and self.watts_of[job] <= self.watts + beside[1] + self.slack)
 
-    def start(self, job: int) -> None:
+    def fits(self, job: int, *, beyond: Mask | None = None) -> bool:
+        """Whether a job can start now: there is enough for it, and where it needs a slice, one is free outside of some devices."""
+        return self.enough(job) and (self.map is None or self.map.find(self.jobs.slices[job], beyond) is not None)
+
+    def start(self, job: int, *, beyond: Mask | None = None) -> None:
         """Give a job its devices."""
         self._take(job, 1)
+        if self.map is not None:
+            place = self.map.find(self.jobs.slices[job], beyond)
+            assert place is not None  # it fits
+            self.map.put(place, taken=True)
+            self.places[job] = place
         loaded = self.now + (float(self.jobs.load[job]) if self.preemptions[job] else 0.0)
         left = float(self.left[job])
         expected = self.now + float(self.length[job])
@@ -89,6 +103,8 @@ class ClusterState:
         """A job has done all its work."""
         stay = self._stop(job)
         self._take(job, -1)
+        if self.map is not None:
+            self.map.put(self.places[job], taken=False)
         self.stays.append((job, stay.begin, stay.loaded, self.now, self.now, 0.0))
 
     def preempt(self, job: int, *, kill: bool) -> None:
@@ -130,6 +146,18 @@ class ClusterState:
             self.ticking = False
             rotate(self)
 
+    def wait_until(self, now: float) -> None:
+        """Let time pass up to the next event."""
+        if self.blocked >= 0:
+            self.boxless[self.blocked] += now - self.now
+            self.fragmented += self.free * (now - self.now)
+        self.now = now
+
+    def look(self) -> None:
+        """See whether the next job waits for nothing but a slice."""
+        waits = self.map is not None and len(self.line) and self.enough(self.line.front)
+        self.blocked = self.line.front if waits else -1
+
     def tick(self) -> None:
         """The end of the slice, if anyone waits for it."""
         if self.policy.kind == "gang" and len(self.line) and not self.ticking:
@@ -140,16 +168,17 @@ class ClusterState:
 
 
 def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> ScheduledCluster:
-    """What becomes of jobs; ValueError for one that never has room."""
+    """What becomes of jobs; ValueError for one that never has room, and where devices are taken away from slices."""
     state = ClusterState(jobs, room, policy)
     _check(state)
     heap = state.heap
     while heap:
-        state.now = heap[0][0]
+        state.wait_until(heap[0][0])
         while heap and heap[0][0] == state.now:
             _, kind, job, time = heapq.heappop(heap)
             state.happen(kind, job, time)
         dispatch(state)
+        state.look()
         state.tick()
     columns = np.array(state.stays, dtype=float).reshape(-1, 6).T
     stays = JobStays(
@@ -162,8 +191,9 @@ def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> 
     # A job that never waits has a waiting time of exactly nothing.
     waiting = np.where(state.preemptions > 0, np.maximum(end - jobs.arrival - held, 0.0), start - jobs.arrival)
     return ScheduledCluster(
-        jobs=jobs, room=room, start=start, end=end, waiting=waiting, preemptions=state.preemptions, promised=state.promised, stays=stays
-    )
+        jobs=jobs, room=room, start=start, end=end, waiting=waiting, preemptions=state.preemptions, promised=state.promised, stays=stays,
+        boxless=state.boxless, fragmented=state.fragmented, places=tuple(state.places[job] for job in range(len(state.places))),
+    )  # fmt: skip
 
 
 def _check(state: ClusterState) -> None:
@@ -172,6 +202,8 @@ def _check(state: ClusterState) -> None:
     for job in range(len(jobs)):
         if not state.fits(job):
             raise ValueError(f"job {job} needs {jobs.devices[job]} devices and {jobs.power[job]:g} W, more than the cluster has")
+    if state.map is not None and policy.kind not in OF_SLICES:
+        raise ValueError(f"{policy.kind} takes devices away from jobs, and slices stay until their jobs end")
     moved = jobs.preemptible
     longest = jobs.load[moved].max(initial=0.0) + jobs.save[moved].max(initial=0.0)
     if policy.kind == "gang" and len(jobs) and not policy.quantum > longest:

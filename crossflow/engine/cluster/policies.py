@@ -11,11 +11,12 @@ References
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.base.arrays import Index
+from crossflow.base.arrays import Index, Mask
 
 if TYPE_CHECKING:
     from crossflow.engine.cluster.events import ClusterState
@@ -36,7 +37,7 @@ def dispatch(state: ClusterState) -> None:
     elif (
         state.free > 0 and kind == "gang" and not state.given_back[0]
     ):  # what suspended jobs give back is for those that they were suspended for
-        _fill(state, state.line.jobs, np.inf, (0, 0.0))
+        _fill(state, state.line.jobs, _Promise())
 
 
 def _in_order(state: ClusterState) -> None:
@@ -48,25 +49,43 @@ def _in_order(state: ClusterState) -> None:
 def _backfill(state: ClusterState) -> None:
     """EASY [1]_: the first job is promised devices as soon as running ones leave enough; others may run that do not delay it."""
     head = state.line.front
-    shadow, devices, watts = _reservation(state, head)
+    promise = _reservation(state, head)
     if np.isnan(state.promised[head]):
-        state.promised[head] = shadow
-    _fill(state, state.line.jobs[1 : 1 + state.policy.depth], shadow, (devices, watts))
+        state.promised[head] = promise.shadow
+    _fill(state, state.line.jobs[1 : 1 + state.policy.depth], promise)
 
 
-def _reservation(state: ClusterState, head: int) -> tuple[float, int, float]:
-    """When the first job can start at the latest, and the devices and watts that are then left beside it."""
-    devices, watts = 0, 0.0
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Promise:
+    """When the first job can start at the latest, and what is then left beside it; nothing is promised where it is never."""
+
+    shadow: float = np.inf  # [s]
+    devices: int = 0
+    watts: float = 0.0
+    slice: Mask | None = None  # devices of its slice
+
+
+def _reservation(state: ClusterState, head: int) -> _Promise:
+    """What the first job is promised: all that it needs once enough of the running jobs have ended, in order of their expected ends."""
+    devices, watts, now, there = 0, 0.0, state.map, None if state.map is None else state.map.copy()
     for expected, job in state.ends:
         devices, watts = devices + state.devices_of[job], watts + state.watts_of[job]
-        if state.fits(head, beside=(devices, watts)):
-            return expected, state.free + devices - state.devices_of[head], state.watts + watts - state.watts_of[head]
+        if there is not None:
+            there.put(state.places[job], taken=False)
+        if not state.enough(head, beside=(devices, watts)):
+            continue
+        left = state.watts + watts - state.watts_of[head]
+        if now is None or there is None:
+            return _Promise(shadow=expected, devices=state.free + devices - state.devices_of[head], watts=left)
+        if (place := there.sparing(state.jobs.slices[head], ~now.taken)) is not None:
+            # All devices outside of its slice are left, of which as many as can be are free now.
+            return _Promise(shadow=expected, devices=state.room.devices, watts=left, slice=there.only(place))
     raise AssertionError("a job that fits into the empty cluster fits once all have ended")
 
 
-def _fill(state: ClusterState, line: Index, shadow: float, extra: tuple[int, float]) -> None:
-    """Start jobs of a part of the queue that fit and end before a time, or need no more than `extra` devices and watts."""
-    all_devices, started, (spare, spare_watts) = state.jobs.devices, state.started, extra
+def _fill(state: ClusterState, line: Index, promise: _Promise) -> None:
+    """Start jobs of a part of the queue that fit and end before what is promised begins, or need nothing of it."""
+    all_devices, started, shadow, spare, spare_watts = state.jobs.devices, state.started, promise.shadow, promise.devices, promise.watts
     for at in range(0, len(line), _AT_ONCE):
         if state.free <= 0:
             break
@@ -75,13 +94,15 @@ def _fill(state: ClusterState, line: Index, shadow: float, extra: tuple[int, flo
         if len(some) and shadow < np.inf:
             some = some[(state.length[some] <= shadow - state.now) | (all_devices[some] <= spare)]
         for job in some.tolist():
-            if not state.fits(job):
+            late = state.now + state.length[job] > shadow
+            beyond = promise.slice if late else None
+            if not state.fits(job, beyond=beyond):
                 continue
-            if state.now + state.length[job] > shadow:
+            if late:
                 if state.devices_of[job] > spare or state.watts_of[job] > spare_watts:
                     continue
                 spare, spare_watts = spare - state.devices_of[job], spare_watts - state.watts_of[job]
-            state.start(job)
+            state.start(job, beyond=beyond)
             started[job] = True
     gone = started[state.line.jobs]
     if gone.any():
@@ -94,7 +115,7 @@ def _preempt(state: ClusterState) -> None:
     kill = state.policy.preemption == "kill"
     while len(state.line) and not state.fits(state.line.front):
         head = state.line.front
-        if state.fits(head, beside=(state.given_back[0], state.given_back[1])):
+        if state.enough(head, beside=(state.given_back[0], state.given_back[1])):
             return  # devices are on their way
         victims = _victims(state, head)
         if not victims:
@@ -113,15 +134,15 @@ def _victims(state: ClusterState, head: int) -> list[int]:
     lower.sort(key=lambda job: (jobs.priority[job], -state.running[job].begin, -job))
     devices, watts, chosen = *state.given_back, list[int]()
     for job in lower:
-        if state.fits(head, beside=(devices, watts)):
+        if state.enough(head, beside=(devices, watts)):
             break
         devices, watts = devices + state.devices_of[job], watts + state.watts_of[job]
         chosen.append(job)
-    if not state.fits(head, beside=(devices, watts)):
+    if not state.enough(head, beside=(devices, watts)):
         return []
     for job in chosen[-2::-1]:
         less = devices - state.devices_of[job], watts - state.watts_of[job]
-        if state.fits(head, beside=less):
+        if state.enough(head, beside=less):
             (devices, watts), chosen = less, [one for one in chosen if one != job]
     return chosen
 

@@ -9,10 +9,13 @@ from typing import Literal
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
+from crossflow.engine.cluster.boxes import SlicePlace
+from crossflow.hardware.mapping.slices import SliceGround, SliceShape
 
 # What devices of a job do; the times of a job's devices add up to those that it holds.
 KINDS_OF_STAY = ("useful", "loading", "lost_work", "saving")
 SchedulerKind = Literal["fifo", "backfill", "gang", "preemptive"]
+OF_SLICES: tuple[SchedulerKind, ...] = ("fifo", "backfill")  # those that leave a job its devices until it ends
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,6 +34,7 @@ class ClusterJobs:
     load : from having devices again until it goes on. [s]
     interval : of running between two of its own checkpoints, infinite without any. [s]
     preemptible : whether devices may be taken from it.
+    slices : sizes of its slice where the cluster is cut into slices; none where any devices will do.
     """
 
     arrival: Array
@@ -43,6 +47,7 @@ class ClusterJobs:
     load: Array
     interval: Array
     preemptible: Mask
+    slices: tuple[SliceShape, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -57,11 +62,13 @@ class ClusterRoom:
     devices : [1]
     idle_power : of one device that no job has, at the wall. [W]
     power_cap : most that all of them may draw. [W]
+    ground : the torus or mesh of the devices where each job has a slice of it; None where any devices will do.
     """
 
     devices: int
     idle_power: float = 0.0
     power_cap: float = np.inf
+    ground: SliceGround | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +124,9 @@ class ScheduledCluster:
     preemptions : times that devices were taken from it. [1]
     promised : when ``backfill`` first promised devices to a job that had come to the front of the queue; NaN for others. [s]
     stays : all stays of all jobs.
+    boxless : time in which a job was the next one and devices and power were enough for it, but no slice was free. [s]
+    fragmented : device-time of the devices that no job had meanwhile. [s]
+    places : of each job, where its slice lay; none where any devices will do.
     """
 
     jobs: ClusterJobs
@@ -127,3 +137,6 @@ class ScheduledCluster:
     preemptions: Index
     promised: Array
     stays: JobStays
+    boxless: Array
+    fragmented: float
+    places: tuple[SlicePlace, ...]

@@ -162,6 +162,11 @@ class NetworkLevel(FileModel):
         gt=0,
         description="links of a device on a direct topology, among which its bandwidth is divided; those in use where absent",
     )
+    wraps: tuple[Flag, ...] | None = Field(
+        default=None,
+        description="of a torus, for each size of its `shape` whether the rows along it are rings, as all are where absent; those of a"
+        " slice that ends inside the torus are not",
+    )
     group: Whole | None = Field(
         default=None,
         gt=0,

@@ -323,16 +323,18 @@ def _turned(network: Network, spans: tuple[_Span, ...]) -> Network:
 
 
 def _turned_grid(topology: Topology, spans: tuple[tuple[int, int], ...]) -> Topology:
-    if not (topology.is_grid and topology.wraps) or len(set(topology.shape)) == 1:
+    sides = tuple(zip(topology.shape, topology.wrapped, strict=True))
+    if not topology.is_torus or len(set(sides)) == 1:
         return topology
 
-    def suits(shape: tuple[int, ...]) -> tuple[int, int]:
+    def suits(sides: tuple[tuple[int, bool], ...]) -> tuple[int, int]:
         """Axes that cut rows, or planes, evenly, and those of them that end where a row or a plane does."""
-        borders = tuple(itertools.accumulate(shape, operator.mul, initial=1))
+        borders = tuple(itertools.accumulate((size for size, _ in sides), operator.mul, initial=1))
         even = [any(stop % below == 0 and above % stop == 0 for below, above in itertools.pairwise(borders)) for _, stop in spans]
         return sum(even), sum(stop in borders for _, stop in spans)
 
-    return replace(topology, shape=max(itertools.permutations(topology.shape), key=suits))
+    best = max(itertools.permutations(sides), key=suits)
+    return replace(topology, shape=tuple(size for size, _ in best), wrapped=tuple(wraps for _, wraps in best))
 
 
 def _route(span: _Span, network: Network, package: tuple[int, float], cluster: tuple[int, float]) -> AxisRoute:

@@ -175,14 +175,14 @@ def _slowest(found: Sequence[LinkSpread], transfer: float) -> LinkSpread:
 def _rows(topology: Topology, groups: Ints) -> tuple[LinkRow, ...] | None:
     """Rows of groups that all are boxes of one shape, or every s-th node of one; None for others."""
     rows = []
-    for coordinate, size in zip(coordinate_table(topology), topology.shape, strict=True):
+    for coordinate, size, wraps in zip(coordinate_table(topology), topology.shape, topology.wrapped, strict=True):
         places = np.sort(coordinate[groups], axis=1)
         steps = np.diff(places, axis=1)
         extents, apart = (steps > 0).sum(axis=1) + 1, int(steps.max(initial=0))
         if (extents != extents[0]).any() or ((steps > 0) & (steps != apart)).any():
             return None
         if extents[0] > 1:
-            whole = topology.wraps and apart * extents[0] == size
+            whole = wraps and apart * extents[0] == size
             rows.append((ring_row if whole else line_row)(int(extents[0]), apart))
     return tuple(rows) if math.prod(row.extent for row in rows) == groups.shape[1] else None
 

@@ -103,6 +103,16 @@ def _check_groups(kind: str, nodes: int, group: int, oversubscription: float) ->
         raise ValueError(f"{kind} has an oversubscription of {oversubscription:g}, expected at least 1")
 
 
+def _wrapped(kind: str, shape: tuple[int, ...], given: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which rows are rings; one node alone counts as what its kind has."""
+    own = kind in _WRAPPED
+    if given and not own and any(given):
+        raise ValueError(f"rows that wrap are those of a ring or a torus, the topology is {kind}")
+    if given and len(given) != len(shape):
+        raise ValueError(f"{kind} has {len(shape)} dimension(s), wraps says {len(given)}")
+    return tuple(own and (wraps or size == 1) for wraps, size in zip(given or (own,) * len(shape), shape, strict=True))
+
+
 _GROUP_WORDS = {"fat-tree": "on one leaf switch", "dragonfly": "in one group of routers"}
 
 
@@ -124,6 +134,7 @@ class Topology:
     group: int = 0  # nodes on one leaf switch of a fat tree, the last of which may have fewer; in one group of a dragonfly
     oversubscription: float = 1.0  # bandwidth of the ports of a group over that out of it. [1]
     ports: int = 0  # link ports of a node, among which its bandwidth is divided; 0: as many as its best connected node uses
+    wrapped: tuple[bool, ...] = ()  # of a torus, whether the rows along x, y, z are rings, as all are where left out; a slice may cut them
 
     def __post_init__(self) -> None:
         # Normalised here so that equal networks compare and hash equal, however they were written.
@@ -132,6 +143,7 @@ class Topology:
         object.__setattr__(self, "shape", tuple(self.shape) or most_square(self.nodes, _DIMENSIONS[self.kind]))
         _check_shape(self.kind, self.nodes, self.shape)
         _check_groups(self.kind, self.nodes, self.group, self.oversubscription)
+        object.__setattr__(self, "wrapped", _wrapped(self.kind, self.shape, tuple(self.wrapped)))
         if self.ports and (self.is_switched or self.kind == "single"):
             raise ValueError(f"ports are those of direct topologies, the topology is {self.kind}")
         if self.ports and self.ports < self.used_links:
@@ -146,8 +158,8 @@ class Topology:
         return self.kind in _GRIDS
 
     @property
-    def wraps(self) -> bool:
-        """Whether the last node of a row is linked to its first."""
+    def is_torus(self) -> bool:
+        """Whether its rows are rings, or parts of rings that a slice cuts."""
         return self.kind in _WRAPPED
 
     @property
@@ -159,7 +171,7 @@ class Topology:
     def used_links(self) -> int:
         """Links of the best connected node. The lanes of a port are divided over them."""
         if self.is_grid:
-            return sum(2 if size > 2 or (self.wraps and size == 2) else size - 1 for size in self.shape)
+            return sum(min(2, size - 1 + (wraps and size == 2)) for size, wraps in zip(self.shape, self.wrapped, strict=True))
         if self.kind == "hybrid-cube-mesh":
             return _CUBE_MESH_DEGREE
         return self.nodes - 1 if self.kind == "fully-connected" else int(self.kind != "single")
@@ -252,17 +264,17 @@ def _links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
 def _grid_links(topology: Topology) -> Iterator[tuple[NodePair, int]]:
     for node in range(topology.nodes):
         position = topology.coordinates(node)
-        for dimension, size in enumerate(topology.shape):
+        for dimension, (size, wraps) in enumerate(zip(topology.shape, topology.wrapped, strict=True)):
             ends = {position[dimension] + 1, position[dimension] - 1}
-            reached = {end % size for end in ends if topology.wraps or 0 <= end < size} - {position[dimension]}
+            reached = {end % size for end in ends if wraps or 0 <= end < size} - {position[dimension]}
             for end in sorted(reached):
                 there = [*position[:dimension], end, *position[dimension + 1 :]]
-                yield (node, _node(topology.shape, there)), _row_width(topology, size)
+                yield (node, _node(topology.shape, there)), _row_width(size, wraps=wraps)
 
 
-def _row_width(topology: Topology, size: int) -> int:
+def _row_width(size: int, *, wraps: bool) -> int:
     """Parallel links between neighbours of a row: two where a wrapped row has only two nodes."""
-    return 2 if topology.wraps and size == 2 else 1
+    return 2 if wraps and size == 2 else 1
 
 
 # --- all edges at once -----------------------------------------------------------------------------------------------
@@ -339,7 +351,8 @@ def _one_hop(groups: Sequence[Edges]) -> list[int]:
 def _count_on_grid(topology: Topology, groups: Sequence[Edges], copies: int) -> LinkCount:
     edges = np.zeros((len(groups), len(topology.shape), 2 * copies * topology.nodes), np.int64)
     hops = [_add_grid_edges(used, topology, group, copies) for used, group in zip(edges, groups, strict=True)]
-    return _busiest(edges, np.array([_row_width(topology, size) for size in topology.shape]), hops)
+    width = [_row_width(size, wraps=wraps) for size, wraps in zip(topology.shape, topology.wrapped, strict=True)]
+    return _busiest(edges, np.array(width), hops)
 
 
 def _add_grid_edges(used: Ints, topology: Topology, group: Edges, copies: int) -> int:
@@ -349,7 +362,7 @@ def _add_grid_edges(used: Ints, topology: Topology, group: Edges, copies: int) -
     for dimension, size in enumerate(topology.shape):
         coordinate = coordinate_table(topology)[dimension]
         start, stop = coordinate[group.source], coordinate[group.target]
-        ahead = _signed_steps(start, stop, size, wraps=topology.wraps)
+        ahead = _signed_steps(start, stop, size, wraps=topology.wrapped[dimension])
         if ahead.any():
             # X-Y routing: earlier dimensions are at the target by now, later ones still at the source.
             line = _line_table(topology)[dimension][node] + group.copy * (topology.nodes // size)

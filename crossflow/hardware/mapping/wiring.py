@@ -12,14 +12,17 @@ from crossflow.hardware.mapping.topology import Network, Topology
 
 # Fabrics inside nodes that are what they are measured as; others carry any topology.
 ANY_WIRING = ("ideal", "torus3d", "ici", "none")
+TORI = ("ring", "torus2d", "torus3d")
 WhichLevel = Literal["intra", "inter"]
 LEVELS: tuple[WhichLevel, WhichLevel] = ("intra", "inter")
 
 
 @functools.lru_cache(maxsize=1024)
-def _built(kind: str, nodes: int, shape: tuple[int, ...], ports: int, group: int, oversubscription: float) -> Topology:
+def _built(
+    kind: str, nodes: int, shape: tuple[int, ...], ports: int, group: int, oversubscription: float, wraps: tuple[bool, ...] = ()
+) -> Topology:
     try:
-        return Topology(kind=kind, nodes=nodes, shape=shape, ports=ports, group=group, oversubscription=oversubscription)
+        return Topology(kind=kind, nodes=nodes, shape=shape, ports=ports, group=group, oversubscription=oversubscription, wrapped=wraps)
     except ValueError as error:
         raise StrategyError(str(error)) from None
 
@@ -33,7 +36,11 @@ def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
         raise StrategyError(f"a node of fabric {level.fabric} is wired as {own}; topology {kind} needs fabric: ideal")
     if kind == OPTICAL:
         return _joined(spec, which, nodes)
-    given = {"ports": level.ports or 0, "group": level.group or 0, "oversubscription": level.oversubscription or 1.0}
+    if level.wraps is not None and kind not in TORI:
+        raise StrategyError(f"wraps is of the rows of a ring or a torus, and network.{which} is wired as {kind}; leave it out")
+    given = {
+        "ports": level.ports or 0, "group": level.group or 0, "oversubscription": level.oversubscription or 1.0, "wraps": level.wraps or (),
+    }  # fmt: skip
     if nodes == 1:
         if kind != "single":
             _built(kind, 1, (), **given)
@@ -49,12 +56,12 @@ def _joined(spec: NetworkSpec, which: str, nodes: int) -> Topology:
     """Nodes that optical switches join to one torus, as a torus of nodes; StrategyError where they cannot be."""
     inside, level = spec.intra, spec.inter
     torus = inside.wiring
-    if which == "intra" or (nodes > 1 and torus not in ("ring", "torus2d", "torus3d")):
+    if which == "intra" or (nodes > 1 and torus not in TORI):
         raise StrategyError("an optical-torus joins nodes that are tori each: it is a topology of inter, where that of intra is a torus")
     if level.bandwidth is not None or level.latency is not None:
         raise StrategyError("an optical-torus is made of the links of intra; leave out the bandwidth and latency of inter")
-    if level.ports or level.group or level.oversubscription:
-        raise StrategyError("an optical-torus has a shape only; ports, group and oversubscription have no meaning")
+    if level.ports or level.group or level.oversubscription or level.wraps:
+        raise StrategyError("an optical-torus has a shape only; ports, group, oversubscription and wraps have no meaning")
     return _built(torus if nodes > 1 else "single", nodes, level.shape or (), 0, 0, 1.0)
 
 
@@ -67,6 +74,8 @@ def wired(spec: NetworkSpec, per_node: int, nodes: int) -> Network:
     package, cluster = topology_of(spec, "intra", per_node), topology_of(spec, "inter", nodes)
     if spec.inter.topology != OPTICAL or nodes == 1:
         return Network(package=package, cluster=cluster)
+    if spec.intra.wraps is not None:
+        raise StrategyError("optical switches close the rows of an optical-torus over all of its nodes; leave out wraps of intra")
     inside = package.shape if package.nodes > 1 else (1,) * len(cluster.shape)
     shape = tuple(map(operator.mul, inside, cluster.shape))
     return Network(package=_built(cluster.kind, per_node * nodes, shape, package.ports, 0, 1.0))

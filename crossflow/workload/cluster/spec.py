@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Finite, Flag, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Whole
+from crossflow.base.limits import DEVICES, Finite, Flag, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Whole, shown
 from crossflow.base.units import CarbonIntensity, Power
 from crossflow.workload.requests.laws import ArrivalLaw, CountLaw, PositiveWaitTime, TimeLaw, WaitTime
 
 MOST_JOBS = 1_000_000  # of a cluster
 JobText = Annotated[str, Field(min_length=1)]
 OF_A_TRACE = ("columns", "time_unit", "limit")
+
+
+def _sizes(given: Any) -> Any:
+    if not isinstance(given, str) or not re.fullmatch(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,2}", given):
+        raise ValueError(f"expected the sizes of a slice, such as 4x4x8, got {shown(given)}")
+    return given
+
+
+SliceText = Annotated[str, BeforeValidator(_sizes)]
 
 
 class SchedulerSpec(FileModel):
@@ -88,6 +99,11 @@ class JobsSpec(FileModel):
         None,
         description="devices of each, which it needs at once: a number, or a law; of a scenario that stands here its `system.devices`",
     )
+    slice: SliceText | None = Field(
+        None,
+        description="of `placement: slices`: sizes of the slice of each, such as 4x4x8, in the place of `devices`; the one of its devices"
+        " that is most like a cube where absent",
+    )
     time: TimeLaw | None = Field(None, description="how long each runs: a time, or a law; of a scenario in the place of its `run`")
     power: Power | None = Field(
         None, description="of one device at the wall while a job has it, host and data centre included; rated power where absent"
@@ -113,19 +129,27 @@ class JobsSpec(FileModel):
             raise ValueError("arrivals: give one of count and duration")
         if self.scenario is None and self.trace is None:
             for key, example in (("devices", "devices: 8"), ("time", "time: 5 h")):
-                if getattr(self, key) is None:
+                if getattr(self, key) is None and not (key == "devices" and self.slice is not None):
                     raise ValueError(f"a job needs {key}, such as {example}, or a scenario, or a trace")
         if self.scenario is not None and self.devices is not None and (isinstance(self.scenario, str) or self.devices.law != "fixed"):
             raise ValueError("devices: a scenario that stands here takes a number of them, and the file of one says it; leave it out")
+        if self.sizes is not None and math.prod(self.sizes) > DEVICES:
+            raise ValueError(f"slice: expected at most {DEVICES:,} devices, got {math.prod(self.sizes):,}")
         if self.devices is not None and self.devices.least < 1:
             raise ValueError("devices: a job needs at least one")
         return self
+
+    @property
+    def sizes(self) -> tuple[int, ...] | None:
+        """Those of its slice. [1]"""
+        return None if self.slice is None else tuple(map(int, self.slice.split("x")))
 
     def _clashes(self) -> Sequence[tuple[str, str | None, str]]:
         """Keys that have no meaning: beside another key, or, without one, here."""
         said = "the trace says it; leave it out"
         found: list[tuple[str, str | None, str]] = [
-            *((key, "trace", said) for key in ("arrival", "arrivals", "devices", "time", "scenario")),
+            *((key, "trace", said) for key in ("arrival", "arrivals", "devices", "slice", "time", "scenario")),
+            ("devices", "slice", "the slice says it; leave it out"),
             ("arrival", "arrivals", "arrivals say when jobs come; leave it out"),
             ("power", "scenario", "the scenario says it; leave it out"),
             ("steps", "time", "time says how long it runs; leave it out"),
@@ -147,6 +171,11 @@ class ClusterFile(FileModel):
     notes: str = ""
     system: Any = Field(description="the cluster: a section as `system` of a scenario, whose `operation` says rent, PUE and carbon")
     scheduler: SchedulerSpec = Field(SchedulerSpec(kind="fifo"), description="how jobs are given devices, fifo where absent")
+    placement: Literal["any", "slices"] = Field(
+        "any",
+        description="any: a job has any devices that are free; slices: each has a slice of the torus or mesh of devices, of `fifo` and"
+        " `backfill`",
+    )
     power_cap: Power | None = Field(None, description="most that the cluster may draw at the wall; jobs wait for power as for devices")
     idle_power: Power | None = Field(
         None, description="of one device at the wall that no job has; from the system's `node_load` or rated host where absent"
@@ -168,4 +197,9 @@ class ClusterFile(FileModel):
     def _some(self) -> ClusterFile:
         if not self.jobs:
             raise ValueError("jobs: expected at least one")
+        if self.placement == "slices" and self.scheduler.kind not in ("fifo", "backfill"):
+            raise ValueError(f"placement: {self.scheduler.kind} takes devices away, and slices stay until their jobs end; take backfill")
+        for i, job in enumerate(self.jobs):
+            if job.slice is not None and self.placement != "slices":
+                raise ValueError(f"jobs[{i}].slice: only placement: slices has slices; give that to the cluster, or devices to the job")
         return self
