@@ -275,7 +275,8 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
         ),
         (
             {"inter": {"topology": "torus2d", "group": 2}},
-            "group and oversubscription are those of a dragonfly or a fat-tree, the topology is torus2d",
+            "group and oversubscription are those of a dragonfly or a fat-tree, the topology is torus2d; give topology: fat-tree and the"
+            " group too",
         ),
         ({"inter": {"topology": "torus2d", "ports": 3}}, "torus2d of 4 nodes uses 4 ports of a node, which has 3"),
         ({"inter": {"topology": "switch", "ports": 2}}, "ports are those of direct topologies, the topology is switch"),
