@@ -53,6 +53,23 @@ def test_a_link_that_carries_nothing_is_not_looked_at(path, nodes, told):
     assert (found.level == "unknown") is bool(told)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "path", "known"),
+    [
+        ("tp8-dp2", "network.inter.bandwidth", True), ("dp16", "network.intra.bandwidth", True),
+        ("tp8-dp2", "network.intra.bandwidth", False), ("tp8-pp2", "network.inter.bandwidth", False),
+        ("dp16-z3", "network.inter.bandwidth", False),
+    ],
+)  # fmt: skip
+def test_links_between_replicas_of_a_service_carry_nothing(strategy, path, known):
+    service = {"model": "llama3-8b", "task": "decode", "prompt": 512, "output": 32, "global_batch": 64}
+    data = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": service, "strategy": strategy}
+    slow = crossflow.from_dict(data).replace({f"system.{path}": "1 MB/s"})
+    assert (slow.predict().trust.level != "unknown") is known
+    swept = crossflow.sweep(crossflow.from_dict(data), {f"system.{path}": ["1 MB/s", "50 GB/s"]})
+    assert (swept.table()["trust"][0] != "unknown") is known
+
+
 def test_of_points_that_lie_farther_nothing_is_known_unless_more_can_be_said(start):
     told, beyond = trust(start, farther=True), start.replace({"system.network.inter.latency": "5 s"})
     assert (told.level, told.band, told.reason) == ("unknown", None, "errors of measured runs say nothing of points so far away")

@@ -77,6 +77,7 @@ REFUSED = [
     ("run.failures", "rsc", "scenario: run.failures: unknown reliability file 'rsc'"),
     ("run.failures", "common", "scenario: run.failures: common has no causes; name another file, or write causes into the scenario"),
     ("run.failures", {}, "scenario: run.failures: no cause stands here; give one"),
+    ("run.failures.mtbf", "5 years", "run.failures.mtbf: a cause says its rate and how it is noticed, such as mtbf: {rate: 2 "),
     ("run.failures.node.rate", "3 s", "scenario: run.failures.node.rate: expected a quantity in 1/s, got '3 s'"),
     ("run.failures.node.count", 3, "scenario: run.failures.node: give one of rate and count"),
     ("run.failures.node.low", "1 1/s", "scenario: run.failures.node: low, rate and high must not decrease"),

@@ -61,3 +61,25 @@ def test_a_sweep_of_systems_has_the_types_of_each():
 def test_only_the_file_of_a_model_says_how_it_was_released():
     with pytest.raises(SpecError, match="only the file of a model says how it was released; give weight_dtype and wide_layers"):
         made("llama3-8b", served={"weight_dtype": "fp8"})
+
+
+@pytest.mark.parametrize(
+    ("place", "devices", "cure"),
+    [
+        ("Qwen3-8B-FP8.json", "dgx-h100", "workload.dtype=fp8"), ("Qwen3-8B-NVFP4/config.json", "dgx-b200", "workload.dtype=nvfp4"),
+        ("Qwen3-8B-NVFP4.json", "dgx-h100", "workload.weight_dtype=nvfp4"), ("qwen3-8b-awq.json", "dgx-h100", "workload.weight_dtype=int4"),
+        ("Qwen3-8B.json", "dgx-h100", None),
+    ],
+)  # fmt: skip
+def test_a_name_that_says_a_type_that_the_file_does_not_is_told(place, devices, cure, tmp_path):
+    """As the config.json of ModelOpt's checkpoints, whose types lie in a file beside it: 16 bits took twice the time without a word."""
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text((crossflow.example("llama").parent / "tutorial" / "config.json").read_text())
+    asked = {"model": str(path), "on": devices, "task": "decode", "strategy": "tp8"}
+    told = [note for note in crossflow.predict(**asked).notes if "by its name" in note]
+    assert [f"--set {cure} changes that" in note for note in told] == ([True] if cure else [])
+    if cure:
+        key, _, kind = cure.partition("=")
+        assert not [note for note in crossflow.predict(**asked, settings={key: kind}).notes if "by its name" in note]
+    assert [note for note in crossflow.plan(**asked, top=1).notes if "by its name" in note] == told

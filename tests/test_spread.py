@@ -277,7 +277,8 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
         ),
         (
             {"inter": {"topology": "torus2d", "group": 2}},
-            "group and oversubscription are those of a dragonfly or a fat-tree, the topology is torus2d",
+            "group and oversubscription are those of a dragonfly or a fat-tree, the topology is torus2d; give topology: fat-tree and the"
+            " group too",
         ),
         ({"inter": {"topology": "torus2d", "ports": 3}}, "torus2d of 4 nodes uses 4 ports of a node, which has 3"),
         ({"inter": {"topology": "torus2d", "wraps": [True]}}, "torus2d has 2 dimension(s), wraps says 1"),

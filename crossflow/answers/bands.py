@@ -55,8 +55,8 @@ ORDERED: Mapping[str, tuple[str, ...]] = {
 LEVELS = ("unknown", "extrapolated", "interpolated", "measured")
 SEEN_AS = {
     "device": "devices that were fitted to",
-    "family": "devices of which no row was fitted to",
-    "none": "a generation that was left out, predicted with the parameters of the one before",
+    "family": "devices left out of all fits",
+    "none": "a generation predicted with the parameters of the one before",
     GENERATED: "chips that were predicted before they were announced",
 }
 # Of the measured training runs (31 of nanotron, llm-foundry and vTrain) of which more than this share of the memory was predicted, how many

@@ -298,4 +298,5 @@ def reliability_of(top: ScenarioFile, document: Document, base: Path | None, lik
     try:
         return load_reliability(top.run.failures, section, base)
     except SpecError as error:
-        raise SpecError(problem.below("run.failures") if problem.file == document.file else problem for problem in error.problems) from None
+        here = {document.file, section.file, *(file for file, _ in section.lines.values())}
+        raise SpecError(problem.below("run.failures") if problem.file in here else problem for problem in error.problems) from None

@@ -26,7 +26,7 @@ DOORS = {
     "job": ("Chunk", "Draft", "Job", "JobTask"),
     "jobs": ("dlrm_job", "job_of", "tokens_of"),
     "operations": ("*",),
-    "released": ("SERVED", "as_released", "release_notes"),
+    "released": ("SERVED", "as_released", "release_notes", "unsaid_types"),
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
     "requests.post_training": ("FurtherModelSpec", "PostTrainingSpec", "RolloutSpec"),

@@ -7,7 +7,9 @@ weights as they read them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from crossflow.base.formats import FORMATS
@@ -17,6 +19,11 @@ SERVED = "served"  # key of a preset
 TYPES = ("dtype", "weight_dtype", "weight_dtypes", "wide_layers")  # keys of a workload that say types of weights and products
 # Types of weights whose activations engines quantise too; beside other types of 4 bits they stay in 16 (vLLM, docs/features/quantization).
 MULTIPLIED = ("fp8", "fp8_block", "nvfp4")
+# Words for types of weights in the names of checkpoints, and the types that they mean.
+_NAMED: Mapping[str, str] = {
+    "nvfp4": "nvfp4", "mxfp4": "mxfp4", "fp4": "nvfp4", "fp8": "fp8", "w8a8": "int8", "int8": "int8", "w4a16": "int4", "int4": "int4",
+    "awq": "int4", "gptq": "int4",
+}  # fmt: skip
 
 
 def as_released(preset: Mapping[str, Any], given: Mapping[str, Any], rates: Collection[str]) -> dict[str, Any]:
@@ -55,3 +62,21 @@ def release_notes(spec: TransformerSpec, given: Mapping[str, Any]) -> Iterator[s
         how = "" if spec.weight_dtype is None else f", products in {spec.dtype}"
         own = "".join(f", those of {kind} in {stored}" for kind, stored in spec.weight_dtypes.items())
         yield f"weights are in {kept}{own}, as released{how}; give workload.dtype to change it"
+
+
+def unsaid_types(spec: TransformerSpec, given: Mapping[str, Any], rates: Collection[str]) -> Iterator[str]:
+    """A sentence on weights that are counted in 16 bits, where the name of the model's file, or of its folder, says another type.
+
+    rates : types that the devices multiply in.
+    """
+    path = Path(str(given["model"]))
+    told = spec.weight_dtype or spec.dtype in MULTIPLIED or {"dtype", "weight_dtype"} & given.keys()
+    if told or not spec.serves or path.suffix != ".json":
+        return
+    words = [word.lower() for part in path.parts[-2:] for word in re.split(r"[^A-Za-z0-9]+", part)]
+    if word := next((word for word in reversed(words) if word in _NAMED), None):
+        (key, kind), *_ = as_released({SERVED: {"weight_dtype": _NAMED[word]}}, given, rates).items()
+        yield (
+            f"{path.name} is of a checkpoint in {word.upper()} by its name, but neither it nor a hf_quant_config.json beside it says so: "
+            f"weights are counted in {spec.dtype}; --set workload.{key}={kind} changes that"
+        )

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, fleets_of, score_of
-from crossflow.answers.evaluation.distance import far_off
+from crossflow.answers.evaluation.distance import far_off, spoken_over
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
 from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
@@ -194,6 +194,17 @@ def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> l
     return [*parts, (wrong, refused([str(reasons[i]) for i in wrong]))] if len(wrong) else parts
 
 
+def _spoken_over(scenario: Scenario, members: Members) -> Index:
+    """Devices of a node, and nodes, over which messages of every point go, shape (n, 2)."""
+    if not getattr(scenario.workload, "serves", False):  # whose replicas all send each other something
+        return np.array(members.nodes)[members.which]
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for strategy, i in zip(members.strategies, members.which.tolist(), strict=True):
+        if (id(strategy), i) not in found:
+            found[id(strategy), i] = spoken_over(scenario, strategy, members.nodes[i])
+    return np.array([found[id(strategy), i] for strategy, i in zip(members.strategies, members.which.tolist(), strict=True)])
+
+
 def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Mask:
     """Points whose device is not that of the scenario, shape (n,)."""
     found = np.zeros(n, dtype=bool)
@@ -309,7 +320,7 @@ def _batch(
         prompted = own_members(first, batch.n) if members.own else members.reading
         reading = _batch(first, choices, quantities, prompted, least=least, fitting=fitting, prompts=False)
     changed = _of_another_device(scenario, choices, quantities, batch.n)
-    far = far_off(scenario, quantities, np.array(members.nodes)[members.which])
+    far = far_off(scenario, quantities, _spoken_over(scenario, members))
     band, levels = bands(scenario, score.devices, members, changed, far)
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
     if scenario.post_training is None:

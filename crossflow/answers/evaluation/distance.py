@@ -14,9 +14,12 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.spec import TransformerSpec
 
 FAR = 2.0  # below the least over this, and above the greatest times this, a quantity is far outside; judgement, the same for all
 FARTHER = 10.0  # and by this factor so far that measured errors say nothing; judgement, the same for all
+FULL = 3  # level of ZeRO from which weights are gathered from other replicas
 # What can be changed around a device, with its unit. Of the device itself every change counts.
 AROUND_IT: Mapping[str, str] = {
     "network.intra.bandwidth": "B/s", "network.inter.bandwidth": "B/s", "network.host.bandwidth": "B/s", "host.bandwidth": "B/s",
@@ -38,9 +41,10 @@ def far_off(
     """Reasons why points are far from what was measured, the first of them none; and which of them each point has, shape (n,).
 
     quantities : values of the points by path; of other paths the scenario's own hold.
-    meshes : devices of a node, and nodes, of each point, shape (n, 2); those of the scenario, as the only point, where absent.
+    meshes : devices of a node, and nodes, over which messages of each point go, shape (n, 2); those of the scenario, as the only point,
+        where absent.
     """
-    meshes = np.array([scenario.nodes]) if meshes is None else meshes
+    meshes = np.array([spoken_over(scenario, scenario.strategy, scenario.nodes)]) if meshes is None else meshes
     n, reasons, which = len(meshes), [Distance()], np.zeros(len(meshes), dtype=int)
     if not isinstance(scenario.system, DatasheetSystem):
         return tuple(reasons), which
@@ -64,6 +68,15 @@ def far_off(
                 which = np.where(fresh, len(reasons), which)
                 reasons.append(Distance(_sentence(path, least, greatest, bare=bare), bare))
     return tuple(reasons), which
+
+
+def spoken_over(scenario: Scenario, strategy: object, nodes: tuple[int, int]) -> tuple[int, int]:
+    """Devices of a node, and nodes, over which messages go: replicas of a service send each other nothing, so those of one of them."""
+    served = isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves and not scenario.system.pools
+    if not (served and isinstance(strategy, Plan)) or strategy.ep > 1 or strategy.zero >= FULL:
+        return nodes
+    ranks = strategy.devices // strategy.dp
+    return (ranks, 1) if ranks <= nodes[0] and nodes[0] % ranks == 0 else nodes
 
 
 def _takes_part(path: str, meshes: Index) -> Mask:

@@ -69,7 +69,8 @@ class PlainConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Pieces of what is shown, each of them plain text in a style."""
-        for piece in super().render(_kept_together(renderable) if isinstance(renderable, Text) else renderable, options):
+        words = self.render_str(renderable) if isinstance(renderable, str) else renderable
+        for piece in super().render(_kept_together(words) if isinstance(words, Text) else words, options):
             yield piece if piece.control or piece.text == "\n" else piece._replace(text=visible(piece.text, "\n").replace(_TIED, " "))
 
 

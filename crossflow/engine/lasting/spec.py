@@ -14,12 +14,13 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import Flag, NonNegativeInt, PositiveInt
+from crossflow.base.limits import Flag, NonNegativeInt, PositiveInt, shown
 from crossflow.base.units import Bandwidth, Duration, Quantity, Time
 
 CONFIDENCE = 0.9  # of the interval of a rate that was counted
 KIND = "reliability"
 LIKE = "like"
+EXAMPLE = "{rate: 2 1/year, per: node, detection: 5 min}"  # of a cause
 FailureRate = Annotated[Array, Quantity("1/s", ge=0)]
 
 
@@ -162,7 +163,7 @@ def load_reliability(given: str | Mapping[str, Any], document: Document, base: P
         raise document.error((name, "count"), "only a file says where interruptions were counted; give a rate")
     if below is None:
         if not own:
-            raise document.error((), "no cause stands here; give one, such as node: {rate: 2 1/year, per: node, detection: 5 min}")
+            raise document.error((), f"no cause stands here; give one, such as node: {EXAMPLE}")
         return Reliability(kind="reliability", name="own", title="", sources={}, causes=own)
     return below.model_copy(update={"causes": {**below.causes, **own}})
 
@@ -170,7 +171,9 @@ def load_reliability(given: str | Mapping[str, Any], document: Document, base: P
 def _over(below: Reliability | None, name: str, document: Document) -> Document:
     """A cause as it is written, over the cause of that name below."""
     own = document.under(name)
-    if below is None or name not in below.causes or not isinstance(own.data, Mapping):
+    if not isinstance(own.data, Mapping):  # such as a mean time between failures, which says nothing of what follows them
+        raise own.error((), f"a cause says its rate and how it is noticed, such as {name}: {EXAMPLE}; got {shown(own.data)}")
+    if below is None or name not in below.causes:
         return own
     base = below.causes[name].model_dump(exclude_none=True)
     if own.data.get("rate") is not None:

@@ -90,7 +90,8 @@ def _check_shape(kind: str, nodes: int, shape: tuple[int, ...]) -> None:
 def _check_groups(kind: str, nodes: int, group: int, oversubscription: float) -> None:
     if kind not in GROUPED:
         if group or oversubscription != 1.0:
-            raise ValueError(f"group and oversubscription are those of a {' or a '.join(sorted(GROUPED))}, the topology is {kind}")
+            whose = f"group and oversubscription are those of a {' or a '.join(sorted(GROUPED))}, the topology is {kind}"
+            raise ValueError(f"{whose}; give topology: fat-tree and the group too")
     elif group < 1:
         raise ValueError(f"{kind} needs a group, the number of nodes {_GROUP_WORDS[kind]}")
     elif kind != "fat-tree" and nodes > group and nodes % group:
