@@ -291,6 +291,7 @@ TUNED = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp
     [
         ({"scheduler": {"kind": "gang", "quantum": "1 h"}}, "placement: gang takes devices away, and slices stay until their jobs end"),
         ({"scheduler": "preemptive"}, "placement: preemptive takes devices away"),
+        ({"system": {"template": "tpu-v4-pod", "devices": 32}}, "system.devices: optical switches join whole nodes of 64 devices"),
         (
             {"jobs": [{"slice": "4x4x6", "time": "1 h"}]},
             "jobs[0].slice: a slice of 4x4x6 does not fit into 4x4x4; a slice is part of a cube",

@@ -117,6 +117,39 @@ def test_neighbours_on_the_same_leaves_halve_what_is_oversubscribed_by_hand():
     assert of(silent, net, "all-to-all").mean == pytest.approx(3 / 4)
 
 
+def test_keys_and_values_that_are_handed_over_load_the_links_of_both_sides_by_hand():
+    # Leaves of two nodes with one device, oversubscription 2: one link out, on which the step's ring has one edge. Spread, each leaf has a
+    # node of the step and one of the service, of which 2 send to 2: an uplink of the first two carries all that one sends, so that the step
+    # has half of it. With 1 sender its uplink is as full, and three down carry a third; with 3 it is the link down to the one receiver.
+    net = network(4, width=1, group=2, over=2.0)
+
+    def factor(**given):
+        other = {"devices": 4, "traffic": "handover", **given}
+        return of(Congestion(routing="adaptive", placement="spread", jobs=jobs(other)), net).mean
+
+    assert [factor(senders=senders) for senders in (0.25, 0.5, 0.75)] == [2.0, 2.0, 2.0]
+    assert factor(senders=0.5, duty=0.0) == 1.0
+    assert factor(senders=0.5, priority=1) == 1.0
+    # Weighted three to one, the service has three quarters of the link.
+    assert factor(senders=0.5, weight=3.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("rails", [False, True])
+@pytest.mark.parametrize("kind", ["fat-tree", "dragonfly"])
+def test_a_handover_slows_others_and_is_the_same_seen_from_either_side(kind, rails):
+    net, more = network(16, kind=kind, over=4.0), {"rails": True} if rails and kind == "fat-tree" else {}
+
+    def factor(**other):
+        return of(Congestion(routing="adaptive", placement="spread", jobs=jobs({"devices": 128, **other}), **more), net, "all-to-all").mean
+
+    given = {senders: factor(traffic="handover", senders=senders) for senders in (1 / 16, 0.25, 0.5, 0.75, 15 / 16)}
+    assert given[0.25] == pytest.approx(given[0.75])
+    assert given[1 / 16] == pytest.approx(given[15 / 16])
+    silent = factor(traffic="handover", senders=0.5, duty=0.0)
+    assert all(one >= silent - 1e-12 for one in given.values())
+    assert given[0.5] > silent
+
+
 def test_jobs_on_other_rails_meet_on_leaves_of_all_and_not_on_leaves_of_a_rail():
     other = jobs({"devices": 32, "traffic": "ring"})
     assert of(Congestion(placement="by-rail", jobs=other), network(16, width=2)).mean > 1.3
@@ -225,6 +258,7 @@ BUSY = {"jobs": [{"devices": 64, "traffic": "ring"}], "placement": "spread"}
         (BUSY, "jobs", [{"devices": 64, "duty": 0.3}]),
         (BUSY, "jobs", [{"devices": 64, "weight": 2}]),
         (BUSY, "jobs", [{"devices": 64, "priority": 1}]),
+        (BUSY, "jobs", [{"devices": 64, "traffic": "handover", "senders": 0.25}]),
         (BUSY, "placement", "packed"),
         (BUSY, "placement", "by-rail"),
         (BUSY, "routing", "adaptive"),
@@ -248,7 +282,7 @@ def test_every_field_moves_the_step(base, path, value):
         "seed",
         "quantile",
     }
-    assert set(NeighbourJob.model_fields) == {"devices", "traffic", "duty", "weight", "priority"}
+    assert set(NeighbourJob.model_fields) == {"devices", "traffic", "senders", "duty", "weight", "priority"}
     assert step({SHARED: {**base, path: value}}) != pytest.approx(step({SHARED: base}), rel=1e-6)
 
 
@@ -268,7 +302,17 @@ def test_every_field_moves_the_step(base, path, value):
         ),
         ({"system.network.intra.congestion": {}}, "jobs share the network between nodes; give it as network.inter.congestion"),
         ({SHARED: {"jobs": [{"devices": 8, "duty": 1.5}]}}, "less than or equal to 1"),
-        ({SHARED: {"jobs": [{"devices": 8, "traffic": "star"}]}}, "expected one of ring, all-to-all, tree, got 'star'"),
+        ({SHARED: {"jobs": [{"devices": 8, "traffic": "star"}]}}, "expected one of ring, all-to-all, tree, handover, got"),
+        (
+            {SHARED: {"jobs": [{"devices": 8, "traffic": "handover"}]}},
+            "a handover goes from some nodes of a job to the others; give senders,",
+        ),
+        ({SHARED: {"jobs": [{"devices": 8, "senders": 0.5}]}}, "a ring has none; leave senders out"),
+        (
+            {SHARED: {"jobs": [{"devices": 24, "traffic": "handover", "senders": 0.5}]}},
+            "jobs[0].senders: 0.5 of 3 nodes are no whole nodes",
+        ),
+        ({SHARED: {"jobs": [{"devices": 24, "traffic": "handover", "senders": 1.0}]}}, "less than 1"),
         ({SHARED: {"quantile": 2}}, "less than or equal to 1"),
     ],
 )

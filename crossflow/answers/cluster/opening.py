@@ -136,6 +136,9 @@ def _ground(spec: ClusterFile, system: SystemSpec, document: Document) -> SliceG
     if found is None:
         what = f"the devices of {system.name} are not on one torus or mesh (network.inter is wired as {system.network.inter.wiring})"
         raise document.error(("placement",), f"{what}; leave placement out, or take such a system, as tpu-v4-pod")
+    if found.optical and system.mesh[0] < system.devices_per_node:
+        what = f"optical switches join whole nodes of {system.devices_per_node} devices, and the cluster has {system.device_count}"
+        raise document.error(("system", "devices"), f"{what}; give it nodes")
     return found
 
 

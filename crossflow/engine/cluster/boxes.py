@@ -88,12 +88,26 @@ def _held(ground: SliceGround, shape: SliceShape, taken: Mask) -> Index:
     held: Index = taken.astype(np.int32)
     for axis, (size, side, wraps) in enumerate(zip(shape, ground.box, ground.wrapped, strict=True), start=1):
         if wraps and not ground.optical and size < side:
-            held = np.concatenate([held, held.take(range(size - 1), axis=axis)], axis=axis)
-        sums = np.cumsum(held, axis=axis)
-        first = sums.take([size - 1], axis=axis)
-        later = sums.take(range(size, held.shape[axis]), axis=axis) - sums.take(range(held.shape[axis] - size), axis=axis)
-        held = np.concatenate([first, later], axis=axis)
+            held = np.concatenate([held, _part(held, 0, size - 1, axis)], axis=axis)
+        held = _windows(held, size, axis)
     return held
+
+
+def _windows(values: Index, size: int, axis: int) -> Index:
+    """Sums of `size` neighbours along an axis, put together from those of 1, 2, 4, ... neighbours."""
+    corners, found, begin, width = values.shape[axis] - size + 1, np.zeros(1, dtype=values.dtype), 0, 1
+    while True:
+        if size & width:
+            found = found + _part(values, begin, begin + corners, axis)
+            begin += width
+        if 2 * width > size:
+            return found
+        values = _part(values, 0, values.shape[axis] - width, axis) + _part(values, width, values.shape[axis], axis)
+        width *= 2
+
+
+def _part(values: Index, begin: int, end: int, axis: int) -> Index:
+    return values[(slice(None),) * axis + (slice(begin, end),)]
 
 
 def cells(ground: SliceGround, place: SlicePlace) -> tuple[Index, ...]:

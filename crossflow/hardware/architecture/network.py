@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Finite, Flag, PositiveFloat, PositiveInt, Seed, Whole
@@ -99,9 +99,13 @@ class NeighbourJob(FileModel):
     """Another job on the same network, which sends to all of its nodes at once, as fast as its links let it."""
 
     devices: PositiveInt = Field(description="its devices; whole nodes, each with as many as the step's own, or whole rails of these")
-    traffic: Literal["ring", "all-to-all", "tree"] = Field(
+    traffic: Literal["ring", "all-to-all", "tree", "handover"] = Field(
         default="ring",
-        description="what it sends: from each node to the next, to every other, or up and down trees in which the network reduces",
+        description="what it sends: from each node to the next, to every other, up and down trees in which the network reduces, or from"
+        " some of its nodes to each of the others, as workers of a service that read prompts hand over keys and values",
+    )
+    senders: Finite | None = Field(
+        default=None, gt=0.0, lt=1.0, description="of `handover`: share of its nodes that send to the others; whole nodes"
     )
     duty: Finite = Field(default=1.0, ge=0.0, le=1.0, description="share of the time in which it sends")
     weight: PositiveFloat = Field(default=1.0, description="bandwidth of one of its flows beside one of the step's on a full link")
@@ -111,6 +115,13 @@ class NeighbourJob(FileModel):
         le=8,
         description="its class of traffic, the step's being 0: lower ones are served first, and may leave the step nothing",
     )
+
+    @model_validator(mode="after")
+    def _of_a_handover(self) -> NeighbourJob:
+        if (self.traffic == "handover") != (self.senders is not None):
+            cure = "give senders, such as senders: 0.25" if self.senders is None else f"a {self.traffic} has none; leave senders out"
+            raise ValueError(f"senders: a handover goes from some nodes of a job to the others; {cure}")
+        return self
 
 
 class Congestion(FileModel):

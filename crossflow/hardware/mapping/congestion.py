@@ -9,6 +9,8 @@ often as it has transfers there; rates are max-min fair (`flows`).
   nodes of its group, and what goes to other places is handed over inside the node first.
 - **Dragonfly.** Links between two groups are one; ``ecmp`` takes it, ``adaptive`` it or ways through all third groups, whichever is
   faster for a job [3]_.
+- **Handovers.** What workers of a service that read prompts send goes from some nodes of a job to each of the others, as fast as the ports
+  of the fewer of both let it.
 - **Trees.** Where switches reduce, one stream of each group climbs from every leaf to one spine, and comes down again [4]_.
 
 A slowdown is the time over that of the job alone, packed, with adaptive routing: what other prices take for granted.
@@ -37,7 +39,7 @@ from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
-Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree"]
+Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree", "handover"]
 MOST_HASHED = 1 << 22  # hashes of all draws; what sends more flows has as many on every path
 UP, DOWN, ACROSS = "link of a leaf switch to a spine", "link of a spine to a leaf switch", "link between two groups"
 TAIL = 0.95  # quantile that is told beside the mean
@@ -143,6 +145,9 @@ def refusal(congestion: Congestion, network: Network) -> str | None:
         if job.devices % part:
             each = f"{own} devices, one in each of the step's nodes" if by_rail else f"{width} devices, as many as the step has in a node"
             return f"jobs[{i}] has {job.devices} devices; give a multiple of {each}"
+        many = own if by_rail else job.devices // part
+        if job.senders is not None and abs(job.senders * many - round(job.senders * many)) > 1e-6 * many:
+            return f"jobs[{i}].senders: {job.senders:g} of {many} nodes are no whole nodes; give a multiple of 1/{many}"
     nodes = _nodes(congestion, network)
     if cluster.kind == "dragonfly" and nodes > cluster.group and nodes % cluster.group:
         return f"the nodes of all jobs are {nodes}, which do not fill groups of {cluster.group}; give jobs other devices"
@@ -183,7 +188,8 @@ def slowdown(
     traffics = [_traffic(cluster, places[0], stride, ranks, pattern, only)]
     for place, job in zip(places[1:], congestion.jobs, strict=True):
         nodes = np.unique(place[0]).size
-        traffics.append(_traffic(cluster, place, place[0].size // nodes, nodes, job.traffic))
+        senders = None if job.senders is None else round(job.senders * nodes)
+        traffics.append(_traffic(cluster, place, place[0].size // nodes, nodes, job.traffic, senders=senders))
     rate, bottleneck = _rates(cluster, traffics, sends)
     names, counts = np.unique(bottleneck, return_counts=True)
     return Slowdown(factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile)
@@ -217,16 +223,30 @@ def _placed(congestion: Congestion, network: Network) -> tuple[_Cluster, list[Jo
 
 
 def _traffic(
-    cluster: _Cluster, places: JobPlaces, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
+    cluster: _Cluster,
+    places: JobPlaces,
+    stride: int,
+    ranks: int,
+    pattern: Pattern,
+    only: tuple[int, int] | None = None,
+    *,
+    senders: int | None = None,
 ) -> _Traffic:
-    """Transfers of groups of `ranks` devices of a job, `stride` apart."""
+    """Transfers of groups of `ranks` devices of a job, `stride` apart.
+
+    senders : of a handover, how many of each group send to the others, each as fast as the ports of the fewer of both let it.
+    """
     node, rail = places
     members = np.arange(node.size).reshape(-1, ranks, stride).swapaxes(1, 2).reshape(-1, ranks)  # shape (groups, ranks)
     if pattern == "tree":
         leaves = cluster.switch(node[members], rail[members])
         return _Traffic(pairs=np.zeros((3, 0), dtype=int), share=1.0, trees=tuple(np.unique(row) for row in leaves))
     if pattern == "all-to-all":
-        return _Traffic(pairs=_exchanged(cluster, node[members], rail[members]), share=1.0 / (ranks - 1))
+        return _Traffic(pairs=_exchanged(cluster, (node[members], rail[members]), (node[members], rail[members])), share=1.0 / (ranks - 1))
+    if senders is not None:
+        send, receive = members[:, :senders], members[:, senders:]
+        pairs = _exchanged(cluster, (node[send], rail[send]), (node[receive], rail[receive]))
+        return _Traffic(pairs=pairs, share=1.0 / max(senders, ranks - senders))
     if only is not None:
         ahead, there = members[:, only[0]], members[:, only[1]]
     else:
@@ -237,14 +257,14 @@ def _traffic(
     return _Traffic(pairs=_counted(cluster, source, target, np.ones(source.size, dtype=int)), share=1.0)
 
 
-def _exchanged(cluster: _Cluster, node: Index, rail: Index) -> Index:
-    """Transfers of groups from each member to every other, of shape (groups, ranks)."""
+def _exchanged(cluster: _Cluster, send: JobPlaces, receive: JobPlaces) -> Index:
+    """Transfers of groups from each of some members to each of some, whose places have the shape (groups, members)."""
     from scipy.sparse import coo_matrix
 
-    row, ones = np.repeat(np.arange(len(node)), node.shape[1]), np.ones(node.size, dtype=int)
-    group, switch = (node // cluster.topology.group).ravel(), cluster.switch(node, rail).ravel()
-    from_groups = coo_matrix((ones, (group, row)), shape=(cluster.groups, len(node))).tocsr()
-    to_switches = coo_matrix((ones, (row, switch)), shape=(len(node), cluster.switches)).tocsr()
+    group, switch, rows = send[0] // cluster.topology.group, cluster.switch(*receive), len(send[0])
+    sent, received = (np.repeat(np.arange(rows), ends.shape[1]) for ends in (group, switch))
+    from_groups = coo_matrix((np.ones(sent.size, dtype=int), (group.ravel(), sent)), shape=(cluster.groups, rows)).tocsr()
+    to_switches = coo_matrix((np.ones(received.size, dtype=int), (received, switch.ravel())), shape=(rows, cluster.switches)).tocsr()
     found = (from_groups @ to_switches).tocoo()
     source = found.row * cluster.width + found.col % cluster.width if cluster.rails else found.row
     return _counted(cluster, source, found.col, found.data)
