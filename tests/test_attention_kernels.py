@@ -44,6 +44,20 @@ def test_more_keys_are_never_faster(device):
         assert (np.diff(times(device, kernel, length=1.0, seen=keys)) >= -1e-15).all()
 
 
+@pytest.mark.parametrize("decode", [True, False])
+def test_more_calls_keep_more_units_busy_and_at_most_all(decode):
+    device, kind = device_architecture("h100-sxm"), "decode" if decode else "prefill"
+    many = 2.0 ** np.arange(14)
+    row = Attention(
+        samples=many, heads=32.0, kv_heads=8.0, length=1.0 if decode else 512.0, seen=512.0, width=128.0, causal=not decode, stored=""
+    )
+    calls = replace(calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16"), decode=np.full((1, 1), decode))
+    for kernel in kernels("h100-sxm", kind).values():
+        share = np.ravel(times_of(calls, kernel, device).share)
+        assert (share > 0).all()
+        assert share.max() == share[-1] == 1.0
+
+
 def test_a_call_that_writes_no_keys_is_spared_the_start_and_the_bytes_of_that():
     """One key of a head of one sample: its copy takes next to nothing beside the start of the kernel that writes it."""
     device = device_architecture("h100-sxm")
