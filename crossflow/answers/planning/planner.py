@@ -118,7 +118,7 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
     check_objective(scenario, evaluate(scenario, {"strategy": texts_of(scenario, made[:1])}).columns(), objective)
     divided = survey(scenario, sampled(scenario, made, objective), objective)
     found = _with_placements(scenario, divided, objective)
-    order = found.order
+    order, placed = found.order, len(found.strategies) - len(divided.strategies)
     if len(order) and not np.isfinite(found.cost[order]).any():
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
     room = order[~found.score.tight(margin)[order]]
@@ -134,13 +134,13 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
         plans=rows,
         chosen=None if chosen is None else rows[shown.index(chosen)],
         own=_own(scenario, found, objective, margin),
-        legal=len(legal) + len(found.strategies) - len(divided.strategies),
+        legal=len(legal) + placed,
         tried=len(found.strategies),
         fitting=len(order),
         tight=len(order) - len(room),
         refusals=refusals,
         remedies=() if len(order) else _remedies(scenario, texts[0]),
-        notes=_notes(scenario, len(made), len(found.strategies), refusals),
+        notes=_notes(scenario, len(made) + placed, len(found.strategies), refusals),
     )
 
 
