@@ -28,7 +28,7 @@ WRONG = [
     ("predict", LLAMA, "--tp 4"), ("predict", LLAMA, "--zero-stage 3"), ("predict", LLAMA, "--gpus 64"),
     ("predict", LLAMA, "--gpus 64 --tp 4"),
     ("predict", LLAMA, "--batch-size 512"), ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --devices 8", "--seq-len 4096"),
-    ("compare", "--model llama3-8b --on dgx-h100,dgx-a100", "--nodes 1"),
+    ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --batch 8", "--nodes 1"),
 ]  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from crossflow.answers.evaluation.figures import check_objective, usual_objectiv
 from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.evaluation.slips import slips
-from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
@@ -27,8 +26,7 @@ from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
 from crossflow.parallel.tiers import placements
-from crossflow.workload.released import unsaid_types
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
+from crossflow.workload.spec import ProgramSpec
 
 MOST = 75_000  # strategies that are evaluated, some seconds of a processor
 FEW = 32  # strategies with equal degrees of which a sample has at least as many
@@ -337,12 +335,8 @@ def _notes(scenario: Scenario, made: int, tried: int, refusals: Iterable[Refused
     own = of_other_makers(scenario)
     endless = any(refusal.reason == NO_BANDWIDTH for refusal in refusals)
     apart = unconnected(scenario.system, scenario.devices) if endless else None
-    spec = scenario.workload
-    rates, given = multiplied_by_all(scenario.system), scenario.document.data["workload"]
-    unsaid = unsaid_types(spec, given, rates) if isinstance(spec, TransformerSpec) else ()
     told = (
         *slips(scenario),
-        *unsaid,
         (apart and f"{scenario.system.name}: {apart}"),
         sampled if tried < made else None,
         scenario.profile and measured,
