@@ -119,3 +119,12 @@ def test_the_kind_of_a_file_on_a_template_is_that_of_the_template(kind, status, 
     (tmp_path / "own.yaml").write_text(f"kind: {kind}\ntemplate: dgx-h100\n")
     assert main(["predict", "--model", "llama3-8b", "--on", str(tmp_path / "own.yaml"), "--strategy", "tp8", "--quiet"]) == status
     assert status == 0 or "system.kind: expected kind: datasheet, as what it builds on" in capsys.readouterr().err
+
+
+def test_serve_is_of_services_without_a_word_on_the_task(capsys):
+    asked = "requests={arrivals: {law: poisson, rate: 2 1/s}, count: 4, prompt: 50, output: 3}"
+    assert main(["serve", *SMALL.split(), "--strategy", "tp8", "--set", asked, "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["serve", *SMALL.split(), "--strategy", "tp8"]) == 2
+    drawn = re.search(r"such as ({.*}) \(or", capsys.readouterr().err)[1].replace("200", "4").replace("100}", "3}")
+    assert main(["serve", *SMALL.split(), "--strategy", "tp8", "--set", f"requests={drawn}", "--quiet"]) == 0

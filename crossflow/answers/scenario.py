@@ -552,7 +552,8 @@ def requests_of(scenario: Scenario) -> RequestTrace:
     """The requests of a scenario, in order of arrival; CrossflowError where it has none."""
     if scenario.requests is None:
         raise CrossflowError(
-            f"{scenario.name}: it has no requests; give the key requests: a trace, or how they are drawn (or --requests with --model)"
+            f"{scenario.name}: it has no requests; give the key requests: the file of a trace, or how they are drawn, such as"
+            " {arrivals: {law: poisson, rate: 2 1/s}, count: 200, prompt: 500, output: 100} (or --requests FILE with --model)"
         )
     return requests_in(scenario.requests, scenario.base).trace
 
