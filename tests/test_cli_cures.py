@@ -28,7 +28,7 @@ WRONG = [
     ("predict", LLAMA, "--tp 4"), ("predict", LLAMA, "--zero-stage 3"), ("predict", LLAMA, "--gpus 64"),
     ("predict", LLAMA, "--gpus 64 --tp 4"),
     ("predict", LLAMA, "--batch-size 512"), ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --devices 8", "--seq-len 4096"),
-    ("compare", "--model llama3-8b --on dgx-h100,dgx-a100", "--nodes 1"),
+    ("compare", "--model llama3-8b --on dgx-h100,dgx-a100 --batch 8", "--nodes 1"),
 ]  # fmt: skip
 
 
@@ -129,3 +129,12 @@ def test_a_number_of_tokens_is_no_name_of_a_file(command, capsys, tmp_path, monk
     assert end.value.code == 2
     assert "it names a file to write, and 300 is a number; tokens are --set workload.output=300" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_serve_is_of_services_without_a_word_on_the_task(capsys):
+    asked = "requests={arrivals: {law: poisson, rate: 2 1/s}, count: 4, prompt: 50, output: 3}"
+    assert main(["serve", *SMALL.split(), "--strategy", "tp8", "--set", asked, "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["serve", *SMALL.split(), "--strategy", "tp8"]) == 2
+    drawn = re.search(r"such as ({.*}) \(or", capsys.readouterr().err)[1].replace("200", "4").replace("100}", "3}")
+    assert main(["serve", *SMALL.split(), "--strategy", "tp8", "--set", f"requests={drawn}", "--quiet"]) == 0

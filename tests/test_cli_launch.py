@@ -132,7 +132,7 @@ def test_a_launch_file_on_more_nodes_has_more_replicas(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--from", "vllm-llama3-8b.sh", "--on", "dgx-h100"], "workload.prompt: flags of vllm serve do not say how long prompts are; give it with --set"),
+        (["--from", "vllm-llama3-8b.sh", "--on", "dgx-h100"], "workload.prompt: flags of vllm serve do not say how long prompts are; give it, such as --set"),
         (["--from", "megatron-mixtral-8x7b.sh"], "the file names no system; give one, such as h100-ib-cluster (--on h100-ib-cluster)"),
         (["--from", "torchtitan-llama3-8b.toml", "--on", "dgx-h100"], "devices: the file does not say how many devices there are; give the number of nodes"),
         (["--from", "vllm-llama3-8b.sh", "--on", "dgx-h100", "--batch", "3"], "--batch is for questions without a file; with --from write --set workload.global_batch=3"),

@@ -1,5 +1,6 @@
 """Files to begin with: each works as it is written, and speaks of all that may stand in it."""
 
+import json
 import re
 
 import pytest
@@ -12,6 +13,8 @@ from crossflow.answers.study.spec import StudyFile
 from crossflow.base import files
 from crossflow.edges.cli.init import FOLDER, KINDS, template
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemFields
+from crossflow.hardware.technology.components import OffChip
+from crossflow.hardware.technology.library import TechLibrary, load_library
 from crossflow.workload.dlrm_spec import DlrmSpec, TablesSpec
 from crossflow.workload.spec import ServingSpec, TransformerSpec
 
@@ -19,7 +22,7 @@ from crossflow.workload.spec import ServingSpec, TransformerSpec
 ANNOTATED = {
     "training": (ScenarioFile, TransformerSpec), "serving": (ScenarioFile, TransformerSpec, ServingSpec),
     "recommendation": (ScenarioFile, DlrmSpec, TablesSpec), "design": (ScenarioFile, GeneratedSystem), "device": (DatasheetSystem,),
-    "cluster": (SystemFields,), "study": (StudyFile,),
+    "cluster": (SystemFields,), "library": (TechLibrary, OffChip), "study": (StudyFile,),
 }  # fmt: skip
 
 
@@ -41,6 +44,17 @@ def test_templates_are_systems_of_scenarios(kind, task):
     workload = {"model": "llama3-8b", "global_batch": 32, "sequence": 2048, "task": task}
     data = {"system": system, "workload": workload, "strategy": "dp1" if kind == "device" else "dp32-z2"}
     assert crossflow.predict(crossflow.from_dict(data)).feasible
+
+
+def test_the_library_has_a_memory_that_a_generated_device_takes(tmp_path, capsys, monkeypatch):
+    """As the command says that `init` tells to type."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "library"]) == 0
+    words = capsys.readouterr().err.strip().partition("next: crossflow ")[2].split()
+    assert main([*words, "--strategy", "tp8-mb64", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["feasible"]
+    assert any("redivide: {} in a study finds its own" in note for note in found["notes"])
 
 
 @pytest.mark.thorough
@@ -129,6 +143,8 @@ def test_a_commented_alternative_is_accepted_where_it_is_uncommented(kind, key, 
     settings = [setting for one in keys for setting in NEEDED.get((kind, one), ())]
     if kind == "study":
         assert read_study(path, settings)
+    elif kind == "library":
+        assert load_library(str(path)).component("memory", "MyHBM")
     elif kind in {"device", "cluster"}:
         size = {"devices": 1} if kind == "device" else {}
         system = {"system": {"template": str(path), **size}, "workload": {"model": "llama3-8b", "task": "decode"}}

@@ -596,7 +596,7 @@ def test_devices_must_divide():
 def test_what_is_missing_is_told_with_its_cure():
     with pytest.raises(SpecError) as caught:
         read("vllm serve meta-llama/Llama-3.1-8B\n\n").scenario("dgx-h100")
-    assert "workload.prompt: flags of vllm serve do not say how long prompts are; give it with --set workload.prompt=VALUE" in str(
+    assert "workload.prompt: flags of vllm serve do not say how long prompts are; give it, such as --set workload.prompt=2000" in str(
         caught.value
     )
 
@@ -667,7 +667,7 @@ def test_elements_of_arrays_part_at_spaces_without_quotes_alone():
 
 def test_a_server_without_a_model_asks_for_it():
     text = "vllm serve ./of-mine \\\n  --tensor-parallel-size 2\n"
-    with pytest.raises(SpecError, match=r"no preset is known as '\./of-mine'; give it with --set workload\.model=VALUE"):
+    with pytest.raises(SpecError, match=r"no preset is known as '\./of-mine'; give it, as a name or its config\.json: --model llama3-8b"):
         read(text).scenario("dgx-h100", ["workload.prompt=1000", "workload.output=200"])
 
 

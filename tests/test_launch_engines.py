@@ -313,7 +313,7 @@ def test_adapters_that_an_engine_serves_are_read_from_its_flags():
     assert read_vllm.workload["serving"] == {"adapters": {"slots": 8}}
     assert not read_vllm.unmodelled
     with pytest.raises(
-        CrossflowError, match=r"how many adapters there are .--lora-modules lists them.; give it with --set workload.serving.ad"
+        CrossflowError, match=r"how many adapters there are .--lora-modules lists them.; give it, such as --set workload.serving.ad"
     ):
         read_vllm.scenario("h100-ib-cluster", LENGTHS)
     listed = read(f"vllm serve {LLAMA} \\\n --enable-lora --lora-modules a=x b=y\n")

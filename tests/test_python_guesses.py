@@ -368,3 +368,15 @@ def test_what_the_package_lacks_is_answered_by_what_says_it(name, meant):
 def test_requests_at_once_of_another_engine_are_those_of_a_batch():
     with pytest.raises(TypeError, match="no 'max_batch_size'; did you mean 'batch'"):
         crossflow.predict("llama3-8b", "dgx-h100", max_batch_size=64)
+
+
+def test_several_systems_may_stand_where_one_does_in_a_sweep():
+    found = crossflow.sweep("llama3-8b", ["dgx-h100", "dgx-a100"], tp=8, batch=8, task="decode", output=16)
+    assert found.points["system.template"] == ("dgx-h100", "dgx-a100")
+
+
+@pytest.mark.parametrize(("keyword", "told"), [("tokens", "run={'tokens': 1e12} or"), ("gpu_memory_utilization", "margin=0.2")])
+def test_what_is_no_keyword_is_told_where_it_stands(keyword, told):
+    with pytest.raises(TypeError) as error:
+        crossflow.plan("llama3-8b", "dgx-h100", **{keyword: 0.9})
+    assert told in str(error.value)

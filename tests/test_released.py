@@ -83,3 +83,11 @@ def test_a_name_that_says_a_type_that_the_file_does_not_is_told(place, devices, 
         key, _, kind = cure.partition("=")
         assert not [note for note in crossflow.predict(**asked, settings={key: kind}).notes if "by its name" in note]
     assert [note for note in crossflow.plan(**asked, top=1).notes if "by its name" in note] == told
+
+
+def test_a_comparison_tells_once_that_a_name_says_another_type(tmp_path):
+    path = tmp_path / "Qwen3-8B-NVFP4.json"
+    path.write_text((crossflow.example("llama").parent / "tutorial" / "config.json").read_text())
+    asked = {"devices": 1, "task": "decode", "batch": 8, "workload__prompt": 256, "workload__output": 16}
+    notes = crossflow.compare(str(path), "dgx-h100,dgx-b200", **asked).notes
+    assert ["--set workload.weight_dtype=nvfp4 changes that" in note for note in notes if "by its name" in note] == [True]

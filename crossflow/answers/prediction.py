@@ -20,7 +20,6 @@ from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
 from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.idle import idle
-from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import Score, money, no_column
@@ -40,7 +39,7 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
-from crossflow.workload.released import release_notes, unsaid_types
+from crossflow.workload.released import release_notes
 from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
@@ -443,7 +442,6 @@ class Prediction(PlainData, Tabular):
         return (
             *file_notes(workload, given),
             *release_notes(workload, given),
-            *unsaid_types(workload, given, multiplied_by_all(self.scenario.system)),
             *further,
             *found,
         )

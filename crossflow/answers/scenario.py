@@ -502,7 +502,8 @@ def check_no_part(read: Document, path: str) -> None:
         raise read.error(("kind",), f"this is a program; name it as the workload of a scenario: {{system: dgx-h100, workload: {name}}}")
     if kind in SYSTEM_KINDS or ("template" in data and "workload" not in data):
         key = "kind" if "kind" in data else "template"
-        raise read.error((key,), f"this is a system; name it in a scenario: system: {{template: {name}}}")
+        cure = f"say what runs on it: crossflow predict --model llama3-8b --on {path}; a scenario names it: system: {{template: {name}}}"
+        raise read.error((key,), f"this is a system; {cure}")
     if kind == "software":
         raise read.error(("kind",), f"this is a software stack; name it in a scenario: software: {name}")
     if kind == "reliability":
@@ -551,7 +552,8 @@ def requests_of(scenario: Scenario) -> RequestTrace:
     """The requests of a scenario, in order of arrival; CrossflowError where it has none."""
     if scenario.requests is None:
         raise CrossflowError(
-            f"{scenario.name}: it has no requests; give the key requests: a trace, or how they are drawn (or --requests with --model)"
+            f"{scenario.name}: it has no requests; give the key requests: the file of a trace, or how they are drawn, such as"
+            " {arrivals: {law: poisson, rate: 2 1/s}, count: 200, prompt: 500, output: 100} (or --requests FILE with --model)"
         )
     return requests_in(scenario.requests, scenario.base).trace
 

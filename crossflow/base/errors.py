@@ -20,6 +20,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "generate": ("decode",), "tensor-parallel": ("tp",), "tensor-parallel-size": ("tp",), "pipeline-parallel": ("pp",),
     "pipeline-parallel-size": ("pp",), "data-parallel": ("dp",), "data-parallel-size": ("dp",), "context-parallel": ("cp",),
     "expert-parallel": ("ep",), "batch-size": ("global_batch",), "seq-length": ("sequence",), "seq-len": ("sequence",),
+    "techlib": ("library",),
     "draws": ("samples",), "imbalance": ("uneven", "skew"), "load-imbalance": ("uneven", "skew"), "load-balance": ("uneven",),
     "steps": ("count",), "num": ("count",), "points": ("count",), "start": ("from",), "min": ("from",), "stop": ("to",), "end": ("to",),
     "max": ("to",), "gpus": ("devices", "templates"), "num-gpus": ("devices",), "ngpus": ("devices",), "world-size": ("devices",),

@@ -43,7 +43,8 @@ IN_UNITS: Mapping[str, tuple[str, float]] = {
 ENDS: Mapping[str, str] = {"s": "_s", "B": "_bytes", "J": "_j", "W": "_w"}  # of columns in these units
 # What other tools, and JSON, call a figure -> what it is called here; for errors alone, none of them is an attribute.
 CALLED: Mapping[str, str] = {
-    "time": "step_time", "latency": "step_time", "total_time": "step_time", "seconds": "step_time",
+    "time": "step_time", "latency": "step_time",
+    "e2e": "serving", "e2el": "serving", "e2e_latency": "serving", "total_time": "step_time", "seconds": "step_time",
     "tflops": "mfu", "tflops_per_gpu": "mfu", "utilization": "mfu", "utilisation": "mfu", "p99_ttft": "serving", "p99_tpot": "serving",
     "output_tokens_per_second": "tokens_per_second",
     "total_gib": "total", "free_bytes": "free", "biggest_lever": "lever",

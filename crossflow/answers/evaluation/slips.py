@@ -1,4 +1,4 @@
-"""Figures of a user's own device that no device has: a slip of a unit or of a digit, most likely."""
+"""What a user most likely did not mean: figures that no device has, and weights in another type than the name of their file says."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 
 from crossflow.answers.evaluation.distance import FAR, FARTHER
 from crossflow.answers.evaluation.likeness import device_of, is_changed
+from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
+from crossflow.workload.released import unsaid_types
+from crossflow.workload.spec import TransformerSpec
 
 # Figures that are held against those of shipped devices, with their units, and the factor beyond the least and the greatest at which
 # one is told; judgement. Clocks hardly rise, all else did by ten times in ten years.
@@ -25,7 +28,14 @@ _WIDE, _NARROW = ("bf16", "fp16"), ("fp8", "mxfp8", "mxfp4", "nvfp4")  # types o
 
 
 def slips(scenario: Scenario) -> Iterator[str]:
-    """Sentences on figures of a device that is not shipped, or is changed, which lie far outside those of all that are."""
+    """Sentences on what a user most likely did not mean."""
+    yield from _of_device(scenario)
+    if isinstance(scenario.workload, TransformerSpec):
+        yield from unsaid_types(scenario.workload, scenario.document.data["workload"], multiplied_by_all(scenario.system))
+
+
+def _of_device(scenario: Scenario) -> Iterator[str]:
+    """Figures of a device that is not shipped, or is changed, which lie far outside those of all that are: slips of a unit or a digit."""
     given, system = scenario.document.data["system"], scenario.system
     if not isinstance(system, DatasheetSystem) or (device_of(given, scenario.base) and not is_changed(given)):
         return

@@ -70,7 +70,7 @@ def sweep(
     >>> crossflow.sweep(model="llama3-8b", on="dgx-h100", batch=64, nodes=[1, 2]).points["strategy"]
     ('dp8-z3', 'dp16-z3')
     """
-    values, named = (None, {"on": values, **named}) if isinstance(values, str) else (values, named)  # sweep("llama3-8b", "dgx-h100")
+    values, named = (None, {"on": values, **named}) if isinstance(values, str | list | tuple) else (values, named)  # names of systems
     source, varied = of_question("sweep", scenario, named)
     given = swept_paths(source, values or {}, varied, settings)
     together = {name: _together(name, settings) for name, settings in given.items() if is_together(settings)}

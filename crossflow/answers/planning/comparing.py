@@ -12,6 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.keywords import named_so, paths, plain_names, with_other_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
@@ -317,8 +318,15 @@ def compared(
         rows=_ranked(rows, ordered_by),
         ordered_by=ordered_by,
         assumptions=tuple(dict.fromkeys(sentence for _, assumed, _ in made for sentence in assumed)),
-        notes=(*_elsewhere(rows), *why, *kept, *_told_ties(rows), *_what_helps(rows, model, task)),
+        notes=(*_doubtful(rows), *_elsewhere(rows), *why, *kept, *_told_ties(rows), *_what_helps(rows, model, task)),
     )
+
+
+def _doubtful(rows: Sequence[ComparedSystem]) -> tuple[str, ...]:
+    """Sentences on what was most likely not meant, each once; of several cures the one that all systems take."""
+    told = [sentence for row in rows if row.prediction is not None for sentence in slips(row.prediction.scenario)]
+    told.sort(key=lambda sentence: "workload.dtype=" in sentence)  # which some devices have no rate for
+    return tuple({sentence.partition("; --set ")[0]: sentence for sentence in reversed(told)}.values())
 
 
 def _elsewhere(rows: Sequence[ComparedSystem]) -> Iterator[str]:

@@ -87,7 +87,7 @@ def _requests(flags: Sequence[tuple[str, str]]) -> tuple[str, list[tuple[str, st
     targets = [f"{word}: {f'{named[word]} ms' if named[word].isdecimal() else named[word] or '1 s'}" for word in _TARGETS if word in named]
     if rate is None and not targets:
         return "", list(flags)
-    kept = f", classes: [{{name: all, weight: 1, targets: {{{', '.join(targets)}}}}}]" if targets else ""
+    kept = f", targets: {{{', '.join(targets)}}}" if targets else ""
     lengths = f"count: 200, prompt: {named.get('prompt') or 500}, output: {named.get('output') or 100}"
     asked = f"--set 'requests={{arrivals: {{law: poisson, rate: {rate or 5} 1/s}}, {lengths}{kept}}}'"
     taken = (*_RATES, *_TARGETS, "prompt", "output")

@@ -54,6 +54,8 @@ _COUPLED = (
 _RATE = "requests say how they come: requests={'arrivals': {'law': 'poisson', 'rate': '5 1/s'}, 'count': 200, 'prompt': 500, 'output': 100}"
 _LORA = "adapters of fine-tuning describe low-rank layers: adapters={'rank': 16}"
 _ACCUMULATED = "the number of microbatches follows from the batch of a step: give batch and micro_batch, with degrees such as tp=8"
+_LENGTH = "the length of a run stands in run: run={'tokens': 1e12} or {'steps': 1000}, of which predict(...).run has the days"
+_ROOM = "margin=0.2 is the share of memory that a plan leaves"
 _AGAIN = "recompute is part of a strategy: recompute='full' or 'selective', with degrees such as tp=8"
 _SHARDED = "sharding is part of a strategy: zero=3 (full shard) or zero=2 (gradients and optimizer), with degrees such as dp=16"
 TOLD: Mapping[str, str] = {
@@ -61,6 +63,8 @@ TOLD: Mapping[str, str] = {
     **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "num_microbatches"), _ACCUMULATED),
     **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), _AGAIN),
     **dict.fromkeys(("fsdp", "fsdp2"), _SHARDED),
+    **dict.fromkeys(("tokens", "train_tokens", "total_tokens", "num_tokens", "train_iters", "max_steps"), _LENGTH),
+    **dict.fromkeys(("max_memory", "memory_limit", "gpu_memory_utilization", "memory_margin"), _ROOM),
     **{kind: f"the type of matrix products is dtype='{kind}'" for kind in ("bf16", "fp16", "fp8", "nvfp4", "mxfp4")},
     **dict.fromkeys(("gpus_per_node", "nproc_per_node"), "a system says it: system__devices_per_node=8"),
     **dict.fromkeys(("coupled", "zip", "zipped", "paired", "together", "product", "grid"), _COUPLED),

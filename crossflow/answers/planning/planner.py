@@ -14,7 +14,6 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.members import LegalStrategies
 from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.evaluation.slips import slips
-from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
@@ -28,8 +27,7 @@ from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
 from crossflow.parallel.tiers import placements
-from crossflow.workload.released import unsaid_types
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
+from crossflow.workload.spec import ProgramSpec
 
 MOST = 75_000  # strategies that are evaluated, some seconds of a processor
 FEW = 32  # strategies with equal degrees of which a sample has at least as many
@@ -119,7 +117,7 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
     check_objective(scenario, evaluate(scenario, {"strategy": texts_of(scenario, made[:1])}).columns(), objective)
     divided = survey(scenario, sampled(scenario, made, objective), objective)
     found = _with_placements(scenario, divided, objective)
-    order = found.order
+    order, placed = found.order, len(found.strategies) - len(divided.strategies)
     if len(order) and not np.isfinite(found.cost[order]).any():
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
     room = order[~found.score.tight(margin)[order]]
@@ -135,13 +133,13 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
         plans=rows,
         chosen=None if chosen is None else rows[shown.index(chosen)],
         own=_own(scenario, found, objective, margin),
-        legal=len(legal) + len(found.strategies) - len(divided.strategies),
+        legal=len(legal) + placed,
         tried=len(found.strategies),
         fitting=len(order),
         tight=len(order) - len(room),
         refusals=refusals,
         remedies=() if len(order) else _remedies(scenario, texts[0]),
-        notes=_notes(scenario, len(made), len(found.strategies), refusals),
+        notes=_notes(scenario, len(made) + placed, len(found.strategies), refusals),
     )
 
 
@@ -338,12 +336,8 @@ def _notes(scenario: Scenario, made: int, tried: int, refusals: Iterable[Refused
     own = of_other_makers(scenario)
     endless = any(refusal.reason == NO_BANDWIDTH for refusal in refusals)
     apart = unconnected(scenario.system, scenario.devices) if endless else None
-    spec = scenario.workload
-    rates, given = multiplied_by_all(scenario.system), scenario.document.data["workload"]
-    unsaid = unsaid_types(spec, given, rates) if isinstance(spec, TransformerSpec) else ()
     told = (
         *slips(scenario),
-        *unsaid,
         (apart and f"{scenario.system.name}: {apart}"),
         sampled if tried < made else None,
         scenario.profile and measured,

@@ -26,6 +26,11 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "crossflow predict --model llama3-8b --on {file} --devices 1 --task decode",
     ),
     "cluster": ("nodes of devices and their network, as a template of scenarios", "crossflow plan --model llama3-8b --on {file} --nodes 4"),
+    "library": (
+        "a technology library of your own: a memory beside those of the shipped one",
+        "crossflow predict --model llama3-8b --on reference-serving --task decode --set system.techlib={file}"
+        " system.technology.memory=MyHBM",
+    ),
     "study": ("a sweep over networks and strategies, with its plot", "crossflow study {file}"),
 }  # fmt: skip
 

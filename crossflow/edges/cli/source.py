@@ -63,6 +63,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
             raise CrossflowError(f"--{name} is missing beside {there}; give it, such as --{name} {example}, or a SCENARIO.yaml")
     if (strategy := str(given.get("strategy", ""))).lstrip().startswith("{"):
         given["strategy"] = files.parse_yaml(strategy, "--strategy").data
+    if arguments.command == "serve" and asked is None:
+        given.setdefault("task", "serving")  # which is all that it replays
     system = given.pop("on")
     section = None if asked is None else section_of(asked)
     return *Question(system=system, requests=section, **given).scenario(arguments.settings), None

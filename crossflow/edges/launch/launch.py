@@ -30,6 +30,10 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
 LENGTHS = ("max-model-len", "context-length", "--max_seq_len")  # of the longest request, by engine
+_EXAMPLES: Mapping[str, Any] = {  # of what files do not say
+    "workload.prompt": 2000, "workload.output": 200, "workload.dtype": "bf16", "workload.global_batch": 64, "strategy.micro_batch": 1,
+    "workload.serving.speculation.acceptance": 0.7, "workload.serving.adapters.count": 8,
+}  # fmt: skip
 OF_REQUESTS = ("workload.prompt", "workload.output")  # which requests say themselves
 TRAINING = ("megatron", "torchtitan", "deepspeed")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
@@ -110,7 +114,7 @@ class Launch:
         missing = {path: why for path, why in self.missing.items() if not (asked and path in OF_REQUESTS)}
         lacking = {path: why for path, why in missing.items() if _lacks(document.data, path)}
         if lacking:
-            told = [f"{path}: {why}; give it with --set {path}=VALUE" for path, why in lacking.items() if path != "devices"]
+            told = [f"{path}: {why}; give it, {_example(path)}" for path, why in lacking.items() if path != "devices"]
             told += [f"devices: {lacking['devices']}; give the number of nodes (--nodes N)"] if "devices" in lacking else []
             raise SpecError(Problem(file=self.file, message=sentence) for sentence in told)
         return document
@@ -141,6 +145,17 @@ class Launch:
         remarks = {key: [vars(remark) for remark in getattr(self, key)] for key in ("ignored", "unmodelled", "notes")}
         held = {key: getattr(self, key) for key in ("kind", "file", "strategy", "workload", "software", "devices", "nodes", "system")}
         return {**held, **remarks, "missing": dict(self.missing)}
+
+
+def _example(path: str) -> str:
+    """How what a file lacks is given, in words that can be typed.
+
+    >>> _example("workload.prompt"), _example("workload.model")
+    ('such as --set workload.prompt=2000', 'as a name or its config.json: --model llama3-8b')
+    """
+    if path == "workload.model":
+        return "as a name or its config.json: --model llama3-8b"
+    return f"such as --set {path}={_EXAMPLES.get(path, 'VALUE')}"
 
 
 def _lacks(data: Any, path: str) -> bool:
