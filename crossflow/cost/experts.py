@@ -2,8 +2,8 @@
 
 The rank with the most rows counts (`crossflow.program.loads`). A grouped product cuts the rows of every expert into tiles by itself, so
 that an expert with a few rows costs a whole tile. Tiles run in waves over the units; the last wave takes as long as a full one. A tile
-takes as long as its multiplications or as its panels take through the last cache, and some time beside (`fill`). The weights of every
-expert that has a row cross the memory bus, once for so many tiles one below the other (`group`) where they do not fit the last cache.
+takes as long as its multiplications or as its panels take through the last cache. The weights of every expert that has a row cross the
+memory bus, once for so many tiles one below the other (`group`) where they do not fit the last cache.
 Tiles, memory and the power limit join as in `crossflow.cost.waves`; the library is taken to choose the tile with the least time.
 
 Some kernels carry the rows of other ranks through: they write zeros for them (`carried`), or even multiply them (`multiplied`). So they do
@@ -204,7 +204,7 @@ def _product(
     waves = np.ceil(filled)
     compute = 2.0 * height * width * depth / rate
     panels = ((height + width) * depth * element) / per_unit
-    block = np.sqrt(np.sqrt(_fourth(compute) + _fourth(panels))) + library.fill + HALF * height * width / per_unit
+    block = np.sqrt(np.sqrt(_fourth(compute) + _fourth(panels))) + HALF * height * width / per_unit
     again = np.maximum(np.ceil(tiles / np.maximum(layers.loads.experts, 1.0) / library.group) - 1.0, 0.0)
     moved = layers.loads.experts * one * (weights + again * away) + rows * (k * element + n * HALF) * missing
     memory = moved / (device.memory * library.memory)

@@ -32,7 +32,6 @@ PARAMETERS: Mapping[str, tuple[float, float, float, str, float]] = {
     "expert": (0.1e-9, 100e-9, 2 * US, "us", US),
     "matrix": (0.2, 0.8, 1.0, "", 1.0),
     "cache_bytes_per_clock": (2, 45, 400, "", 1.0),
-    "fill": (0.01 * US, 0.5 * US, 10 * US, "us", US),
     "memory": (0.1, 0.85, 1.1, "", 1.0),
     "group": (1, 8, 64, "", 1.0),
     "passes": (0.2, 1, 5, "", 1.0),
@@ -43,7 +42,7 @@ LINEAR = ("multiplied",)
 # Further starts of every fit, of which the best counts: with rows of other ranks multiplied, and bound by tiles rather than the cache.
 STARTS: tuple[Mapping[str, float], ...] = (
     {}, {"multiplied": 0.9}, {"matrix": 0.3, "cache_bytes_per_clock": 150.0, "multiplied": 0.01}, {"group": 1.5, "carried": 2.0},
-    {"matrix": 0.99, "cache_bytes_per_clock": 20.0, "expert": 500e-9}, {"fill": 3 * US, "token": 30e-9, "multiplied": 0.5},
+    {"matrix": 0.99, "cache_bytes_per_clock": 20.0, "expert": 500e-9}, {"token": 30e-9, "multiplied": 0.5},
 )  # fmt: skip
 FEWEST = 20  # rows that are fitted
 SCALE = 0.05  # of the robust loss, in log(time)

@@ -115,7 +115,6 @@ class ExpertLibrary(FileModel):
     expert: Time = Field(description="time per expert of the rank that has any row")
     matrix: PositiveShare = Field(description="share of the matrix peak that tiles reach")
     cache_bytes_per_clock: PositiveRatio = Field(description="bytes per clock that the last cache gives one unit when all ask at once")
-    fill: Time = Field(description="time of a tile outside its main loop")
     memory: PositiveRatio = Field(description="share of the usable memory bandwidth at which weights are read")
     group: PositiveRatio = Field(description="tiles, one below the other, that share what one of them has read of an expert's weights")
     passes: Ratio = Field(description="bytes that move between the products over one read and one write of each kernel")
