@@ -11,7 +11,7 @@ import pytest
 from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.evidence.replay.collectives import traced_collectives
-from crossflow.evidence.replay.execution import joined, read_executions
+from crossflow.evidence.replay.execution import _groups, joined, read_executions
 from crossflow.evidence.replay.graph import graph_of
 from crossflow.evidence.replay.kineto import read_traces
 from crossflow.evidence.replay.tensors import TracedTensor, recorded, tensors_of
@@ -294,3 +294,9 @@ def test_the_excerpts_name_their_source():
     for path in TRACES.glob("*.json.gz"):
         assert "MIT License" in gzip.decompress(path.read_bytes())[:2000].decode()
         assert path.stat().st_size < 60_000
+
+
+def test_groups_of_a_job_name_their_ranks_or_are_all():
+    told = [{"pg_name": "0", "ranks": [], "group_size": 3}, {"pg_name": "1", "ranks": [0, 2], "group_size": 2}, "else"]
+    assert list(_groups([json.dumps(told)])) == [("0", (0, 1, 2)), ("1", (0, 2))]
+    assert list(_groups(["no JSON"])) == list(_groups([])) == []

@@ -10,6 +10,7 @@ import crossflow
 from crossflow.base import files
 from crossflow.base.errors import SpecError
 from crossflow.edges.cli import show
+from crossflow.workload.config_keys import _alike
 from crossflow.workload.conventions import families
 from crossflow.workload.huggingface import family_of, huggingface_document
 from crossflow.workload.spec import TransformerSpec
@@ -788,3 +789,8 @@ def test_a_scenario_names_a_model_by_the_folder_of_its_file(tmp_path, model):
     assert crossflow.load(path).document.data["workload"]["model"] == "qwen/config.json"
     path.write_text(f"system: dgx-h100\nworkload: {model}\nstrategy: dp8\n")
     assert crossflow.load(path, ["workload.global_batch=16"]).workload.global_batch == 16
+
+
+@pytest.mark.parametrize(("listed", "meant"), [([4, 4, 4], 4), ([4], 4), ([4, 2], [4, 2]), ([True, True], [True, True]), ([], []), (4, 4)])
+def test_a_list_of_one_number_for_all_layers_is_that_number(listed, meant):
+    assert _alike(listed) == meant

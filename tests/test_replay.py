@@ -11,7 +11,7 @@ import pytest
 from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.timeline.record import COMMUNICATION, DATA, WAIT
-from crossflow.evidence.replay.breakdown import PARTS, device_span, length, mean_shares, shares_of, union
+from crossflow.evidence.replay.breakdown import PARTS, _host, device_span, length, mean_shares, shares_of, union
 from crossflow.evidence.replay.changes import changed, read_trace_changes
 from crossflow.evidence.replay.collectives import traced_collectives
 from crossflow.evidence.replay.events import event_files
@@ -551,3 +551,10 @@ def test_the_command_writes_timelines_and_overheads(capsys, tmp_path):
 def test_a_trace_that_is_not_there_ends_with_status_2(capsys, tmp_path):
     assert main(["trace", str(tmp_path / "none.json")]) == 2
     assert "none.json: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_time_of_the_host_is_what_lies_before_late_works_and_after_all():
+    """Works of 1 to 2, 3 to 5 and 6 to 7 in a step of 0 to 9, the second launched late: 1 before it, and 2 after the last."""
+    starts, late = np.array([1.0, 3.0, 6.0]), np.array([False, True, False])
+    assert _host([(1.0, 2.0), (3.0, 5.0), (6.0, 7.0)], 0.0, 9.0, starts, late) == 3.0
+    assert _host([], 0.0, 9.0, starts, late) == 9.0

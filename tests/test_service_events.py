@@ -522,6 +522,15 @@ def reading(each=0.0):
     return Readers(pool=EnginePool(replicas=(replica(table(), writes=False),), route=lambda *_: 0), fixed=0.01, each=each)
 
 
+def test_requests_whose_keys_are_on_their_way_count_as_load():
+    """Ten prompts are read long before the first of them arrives: each of two engines is given half."""
+    trace = RequestTrace.of(np.zeros(10), np.full(10, 20), np.full(10, 50))
+    writers = [replica(table(), reads=False) for _ in range(2)]
+    found = through(trace, *writers, route="least_loaded", readers=reading(1.0))
+    assert [int((jumps.steps * jumps.writers).sum()) for jumps in found.jumps[1:]] == [5 * 49, 5 * 49]
+    assert [each.coming for each in writers] == [0, 0]
+
+
 def test_readers_send_keys_and_values_to_writers():
     trace = poisson(5.0, 200)
     slow, fast = (through(trace, replica(table(), reads=False), readers=reading(each)) for each in (1e-4, 0.0))
