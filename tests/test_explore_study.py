@@ -12,11 +12,13 @@ import yaml
 import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.study.run import run_study
+from crossflow.base import files
 from crossflow.base.contents import Contents
 from crossflow.base.errors import CrossflowError
 from crossflow.edges.explore.page import exported
 from crossflow.edges.explore.study import study_app
 from crossflow.edges.explore.study_rows import PointColumn, read_from, sent
+from crossflow.edges.explore.study_source import study_at
 
 SWEEP = """
 name: two-nodes
@@ -463,3 +465,12 @@ def test_the_exported_page_holds_every_column(folders, monkeypatch):
     assert start["offline"] is True
     assert set(start["answers"]["columns"]) == {told["name"] for told in start["late"]} != set()
     assert "import {" not in text
+
+
+@pytest.mark.parametrize(
+    ("scenario", "swept", "strategy"), [({}, ["tp8", "dp8"], "any"), ({"strategy": "tp4-dp2"}, ["tp8", "dp8"], "tp4-dp2")]
+)
+def test_a_study_opens_without_a_strategy_where_its_points_have_theirs(scenario, swept, strategy, tmp_path):
+    data = {"name": "own", "scenario": {"system": "dgx-h100", "workload": "llama3-8b", **scenario}, "sweep": {"strategy": swept}}
+    files.write_text(tmp_path / "own.yaml", files.yaml_text(data))
+    assert study_at(tmp_path / "own.yaml").scenario.document.data["strategy"] == strategy

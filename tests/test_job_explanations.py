@@ -92,6 +92,16 @@ def test_what_numbers_do_to_the_phases_is_exact_where_nothing_is_written():
     assert [estimates[key].value for key in moves] == pytest.approx(times.tolist(), rel=1e-9)
 
 
+def test_estimates_begin_at_the_iteration_as_it_is():
+    scenario = crossflow.from_dict(BESIDE)
+    number = next(n for n in parameters(scenario) if n.path == "system.throughput.bf16")
+    found = iteration_of(scenario, crossflow.evaluate(scenario))[0]
+    moves = factor_moves([number], (1.1,))
+    estimates = _estimates(scenario, found, [number], moves)
+    assert estimates[BASE].value == pytest.approx(explained("beside").value, rel=1e-12)
+    assert all(estimates[key].value != estimates[BASE].value for key in moves)
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_pairs_are_those_of_a_prediction_with_both_numbers_changed(name):
     first = explained(name).pairs[0]
