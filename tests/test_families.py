@@ -317,7 +317,7 @@ NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 TYPES = [
     # Kimi-K2.5: regular expressions; an MLP in the first layer alone
     ({**INT4, "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}, MIXED,
-     ("int4", {}, ("attention", "mlp"))),
+     ("int4_32", {}, ("attention", "mlp"))),
     # NVIDIA's files: patterns of each layer
     ({**NVFP4, "ignore": ["lm_head", *(f"model.layers.{i}.self_attn*" for i in range(4))]}, MIXED, ("nvfp4", {}, ("attention",))),
     # a whole layer beside attention

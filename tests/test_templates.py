@@ -17,6 +17,7 @@ GENERATED = [name for name, path in TEMPLATES.items() if path.parent.name == "ge
 
 WORDS = {
     "rows",
+    "columns",
     "groups",
     "widths",
     "splits_up_to",
