@@ -44,6 +44,7 @@ def test_two_jobs_by_hand():
     found = cluster(jobs=[LONG, SHORT])
     assert found.found.start.tolist() == [0.0, 36000.0]
     assert found.waiting["mean"] == 16200.0
+    assert repr(found).endswith(": 2 jobs on 16 devices, 72.7 % in use, 4.5 h of waiting in the mean)")
     assert found.span == 39600.0
     assert found.utilisation == pytest.approx((12 * 10 + 8) / (16 * 11))
     assert found.energy == pytest.approx(3.6e6 * (120 * 0.9 + 8 * 0.8 + (16 * 11 - 128) * 0.1))

@@ -105,6 +105,17 @@ def test_balanced_experts_and_copies():
     ]
 
 
+def test_dense_layers_that_sglang_divides_otherwise_are_told():
+    """Of DeepSeek-V3 under four groups of attention on two ranks each: three dense layers, which SGLang divides over all eight or none."""
+    workload = {"model": "deepseek-v3", "task": "decode", "prompt": 1000, "output": 100, "global_batch": 64}
+    scenario = crossflow.from_dict({"system": "dgx-h200", "workload": workload, "strategy": "tp2-dp4-ep8-etp1-sp", "software": "sglang"})
+    assert "Dense layers are predicted divided over 2 ranks, as attention is; SGLang divides them over all" in crossflow.export(
+        scenario, "sglang"
+    )
+    single = crossflow.from_dict({"system": "dgx-h200", "workload": workload, "strategy": "tp1-dp8-ep8", "software": "sglang"})
+    assert "--moe-dense-tp-size 1" in crossflow.export(single, "sglang")
+
+
 def test_steps_that_are_not_scheduled_ahead():
     """Of vLLM --async-scheduling is the default by now, and changes nothing."""
 
