@@ -107,7 +107,7 @@ def test_cards_have_the_peaks_of_their_units():
 def test_an_operation_is_checked_like_any_section(problems):
     operation = {"price": "4 USD", "pue": 0.9, "devices_power": "400 W"}
     assert problems(system, "aws-p4d", operation=operation) == [
-        ("operation.price", "expected a quantity in USD/hour, got '4 USD': 'USD' is not a unit of USD/s"),
+        ("operation.price", "expected a quantity in USD/hour, got '4 USD'; write '4 USD/hour'"),
         ("operation.pue", "expected at least 1, got 0.9"),
         ("operation.devices_power", "unknown key 'devices_power'; did you mean 'device_power'?"),
     ]

@@ -104,6 +104,21 @@ def test_a_key_that_was_renamed_says_its_new_name():
         crossflow.from_dict({"system": tiles, "workload": "llama3-8b", "strategy": "tp8"})
 
 
+@pytest.mark.parametrize(
+    ("where", "key", "said"),
+    [
+        (("attention", "flash", "prefill"), "softmax", "since 0.19 it is exponentials of the device, beside its units"),
+        (("experts", "triton-vllm", "bf16"), "fill", "since 0.19 layers of experts have none; leave it out"),
+    ],
+)
+def test_a_key_that_libraries_had_says_what_became_of_it(where, key, said):
+    given = {key: 1}
+    for name in reversed(("execution", "libraries", *where)):
+        given = {name: given}
+    with pytest.raises(SpecError, match=f"unknown key '{key}'; {said}"):
+        crossflow.from_dict({"system": {"template": "dgx-h100", **given}, "workload": "llama3-8b", "strategy": "tp8"})
+
+
 def test_output_says_its_format():
     made = crossflow.from_dict({"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8"})
     assert crossflow.predict(made).to_dict()["provenance"]["schema"] == FILE_FORMATS["output"].version
