@@ -62,3 +62,13 @@ def test_devices_whose_file_has_a_link_are_told_how_many_lie_in_a_node(tmp_path)
     with pytest.raises(crossflow.CrossflowError, match=r"set system\.devices_per_node=8 for a node of so many"):
         crossflow.predict(**given)
     assert crossflow.predict(**given, settings={"system.devices_per_node": 8}).feasible
+
+
+@pytest.mark.parametrize(("extends", "told"), [("devices", True), ("standard", False)])
+def test_an_own_library_on_another_one_than_the_templates_is_told(extends, told, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(json_text({"name": "own", "title": "Mine", "extends": extends, "sources": {"own": "mine"}}))
+    given = {"system": {"template": "reference", "devices": 8, "techlib": str(path)}, "workload": "llama3-8b", "strategy": "tp8"}
+    notes = crossflow.predict(crossflow.from_dict(given)).notes
+    sentence = "system.techlib extends devices, and reference is made with standard: what the library does not say is that of devices"
+    assert any(note.startswith(sentence) for note in notes) == told

@@ -12,9 +12,12 @@ from crossflow.answers.evaluation.likeness import device_of, is_changed
 from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
+from crossflow.base.files import Document
 from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
-from crossflow.hardware.architecture.template import DatasheetSystem
+from crossflow.hardware.architecture.system import resolve
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
+from crossflow.hardware.technology.library import load_library
 from crossflow.workload.released import unsaid_types
 from crossflow.workload.spec import TransformerSpec
 
@@ -30,6 +33,7 @@ _WIDE, _NARROW = ("bf16", "fp16"), ("fp8", "mxfp8", "mxfp4", "nvfp4")  # types o
 def slips(scenario: Scenario) -> Iterator[str]:
     """Sentences on what a user most likely did not mean."""
     yield from _of_device(scenario)
+    yield from _of_library(scenario)
     if isinstance(scenario.workload, TransformerSpec):
         yield from unsaid_types(scenario.workload, scenario.document.data["workload"], multiplied_by_all(scenario.system))
 
@@ -50,6 +54,19 @@ def _of_device(scenario: Scenario) -> Iterator[str]:
     for dtype in _NARROW:
         if rates.get(dtype, wide) < wide:
             yield f"system.throughput.{dtype} is {show(rates[dtype], 'flop/s')}, below the {show(wide, 'flop/s')} of wider types: check it"
+
+
+def _of_library(scenario: Scenario) -> Iterator[str]:
+    """An own library that builds on another one than the template of a generated device does: all that it does not say is other, too."""
+    given, system = scenario.document.data["system"], scenario.system
+    own = isinstance(given, Mapping) and files.shipped_name("techlibs", system.techlib) is None
+    if not own or not isinstance(system, GeneratedSystem) or not isinstance(given.get("template"), str):
+        return
+    built_on = load_library(system.techlib, scenario.base).extends
+    usual = resolve(Document(file=scenario.document.file, data={"template": given["template"]}), scenario.base)[0].techlib
+    if built_on not in (None, usual) and files.shipped_name("techlibs", str(built_on)) is not None:
+        made = f"system.techlib extends {built_on}, and {given['template']} is made with {usual}"
+        yield f"{made}: what the library does not say is that of {built_on}; write extends: {usual} in it to keep it"
 
 
 @functools.cache
