@@ -100,6 +100,23 @@ def test_dashes_make_no_option_like_another(option, capsys):
     assert "did you mean" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("plan --budget 2", "; --budget is an option of `crossflow compare` (see"),
+        ("predict --top=3", "; --top is an option of `crossflow plan` and `crossflow explain` (see"),
+        ("predict --quit", "; did you mean '--quiet'? (see"),
+        ("predict --frobnicate", "unrecognized arguments: --frobnicate (see"),
+    ],
+)
+def test_an_option_of_another_command_is_told_as_that(words, told, capsys):
+    command, *rest = words.split()
+    with pytest.raises(SystemExit) as end:
+        main([command, *SMALL.split(), *rest])
+    assert end.value.code == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_system_that_is_unknown_is_the_only_problem_of_a_service(capsys):
     assert main(["predict", "--model", "llama3-8b", "--on", "mi355x", "--task", "serving"]) == 2
     said = capsys.readouterr().err

@@ -22,6 +22,7 @@ _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, th
 
 
 _NO_CHOICE = re.compile(r"argument (?:.*): invalid choice: '(.*?)' \(choose from (.*)\)")
+FEW = 2  # commands that are named for an option which is theirs
 _NO_COMMAND = re.compile(r"argument COMMAND: invalid choice: '(.*?)' ")
 
 
@@ -71,8 +72,17 @@ class Parser(argparse.ArgumentParser):
 
         known: Mapping[str, Parser] = next(action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
         options = [name for name in known[found.command]._option_string_actions if name.startswith("--")]
-        meant = cure(words, argv, found, options, self.parse_known_args)
+        meant = cure(words, argv, found, options, self.parse_known_args) or _of_another(words, known)
         known[found.command].error(f"unrecognized arguments: {' '.join(words)}{meant}")
+
+
+def _of_another(words: Sequence[str], known: Mapping[str, argparse.ArgumentParser]) -> str:
+    """Which commands have an option that this one does not take, as the end of a sentence; empty where none has it, or many have."""
+    for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+        others = [name for name, parser in known.items() if option in parser._option_string_actions]
+        if 0 < len(others) <= FEW:
+            return f"; {option} is an option of {' and '.join(f'`crossflow {name}`' for name in others)}"
+    return ""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
