@@ -322,7 +322,11 @@ TUNED = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp
         ({"jobs": [{"slice": 4, "time": "1 h"}]}, "jobs[0].slice: expected the sizes of a slice, such as 4x4x8, got 4"),
         ({"jobs": [{"slice": "9999x9999", "time": "1 h"}]}, "slice: expected at most 10,000,000 devices, got 99,980,001"),
         ({"jobs": [{"slice": "4x4x4", "devices": 64, "time": "1 h"}]}, "devices: the slice says it; leave it out"),
-        ({"jobs": [{"devices": 7, "time": "1 h"}]}, "jobs[0].devices: no slice of cubes of 4x4x4 has 7 devices"),
+        (
+            {"jobs": [{"devices": 7, "time": "1 h"}]},
+            "jobs[0].devices: no slice of cubes of 4x4x4 has 7 devices; the next larger one has 8; take as many, or placement: any",
+        ),
+        ({"jobs": [{"devices": 300, "time": "1 h"}]}, "no slice of cubes of 4x4x4 has 300 devices; take fewer, or placement: any"),
         ({"jobs": [{"devices": [4, 7], "time": "1 h", "count": 40, "arrivals": DRAWN["arrivals"]}]}, "jobs[0].devices: no slice of cubes"),
         (
             {"jobs": [{"time": "1 h", "scenario": TUNED}]},

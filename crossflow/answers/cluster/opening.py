@@ -80,7 +80,7 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
         with with_place:
             kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base, ground))
             traces.append(_trace(entry, kinds[-1], spec.seed, number, base))
-            slices += _slices(kinds[-1], traces[-1], ground)
+            slices += _slices(kinds[-1], traces[-1], ground, "devices" if entry.trace is None else "trace")
     power = wall_power(system, device, device.static_power) if spec.idle_power is None else float(spec.idle_power[0])
     cap = np.inf if spec.power_cap is None else float(spec.power_cap[0])
     room = ClusterRoom(devices=system.device_count, idle_power=power, power_cap=cap, ground=ground)
@@ -147,11 +147,11 @@ def _ground(spec: ClusterFile, system: SystemSpec, document: Document) -> SliceG
     return found
 
 
-def _slices(kind: ClusterJobKind, trace: JobTrace, ground: SliceGround | None) -> list[SliceShape]:
-    """The slice of each job of an entry; none where any devices will do."""
+def _slices(kind: ClusterJobKind, trace: JobTrace, ground: SliceGround | None, key: str) -> list[SliceShape]:
+    """The slice of each job of an entry, whose devices are said by a key of it; none where any devices will do."""
     if ground is None:
         return []
-    return [slice_of(many, ground) if kind.slice is None else kind.slice for many in trace.devices.tolist()]
+    return [slice_of(many, ground, key) if kind.slice is None else kind.slice for many in trace.devices.tolist()]
 
 
 def _together(
