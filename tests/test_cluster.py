@@ -272,6 +272,18 @@ def test_no_field_is_forgotten():
         ({"carbon_by_hour": ["1 g/kWh"]}, "carbon_by_hour: system.operation.carbon_intensity says it too"),
         ({**GANG, "jobs": [{**LONG, "checkpoint": {"load": "1 h"}}]}, "scheduler.quantum: a slice must be longer than the 3600 s"),
         ({"placement": "slices"}, "placement: the devices of h100-ib-cluster are not on one torus or mesh"),
+        (
+            {"placement": "slices", "system": {"template": "h100-ib-cluster", "nodes": 4, "network": {"inter": {"topology": "torus2d"}}}},
+            "are not on one torus or mesh (network.inter joins nodes of 8 devices)",
+        ),
+        (
+            {"system": {"template": "h100-ib-cluster", "nodes": 4, "network": {"inter": {"topology": "torus2d", "shape": [3, 5]}}}},
+            "system.network.inter: torus2d shape 3x5 holds 15 nodes, the system has 4",
+        ),
+        (
+            {"jobs": [{"devices": 8, "time": "1 h", "scenario": {**TRAINING, "run": None, "strategy": "dp16"}}]},
+            "strategy dp16 needs 16 devices (tp 1 x cp 1 x dp 16 x pp 1), but the system has 8; give the job more devices",
+        ),
         ({"placement": "boxes"}, "placement: expected one of any, slices, got 'boxes'"),
         ({"jobs": [{**LONG, "devices": None, "slice": "2x2x2"}]}, "jobs[0].slice: only placement: slices has slices"),
         ({"devices": 8}, "unknown key 'devices'"),
@@ -299,11 +311,23 @@ TUNED = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp
         ),
         ({"jobs": [{"slice": "4x4x20", "time": "1 h"}]}, "jobs[0].slice: a slice of 4x4x20 needs 5 cubes, and there are 4"),
         ({"jobs": [{"slice": "4x4", "time": "1 h"}]}, "a slice of 4x4x4 has 3 sizes, 4x4 has 2"),
+        (
+            {"jobs": [{"slice": "4x4x2", "steps": 1, "scenario": TUNED}]},
+            "strategy tp4-dp16-z3-full needs 64 devices (tp 4 x cp 1 x dp 16 x pp 1), but the system has 32; give the job a larger slice",
+        ),
+        (
+            {"system": {"template": "tpu-v4-pod", "nodes": 4, "network": {"intra": {"wraps": [True, True, False]}}}},
+            "system.network.inter: optical switches close the rows of an optical-torus over all of its nodes; leave out wraps of intra",
+        ),
         ({"jobs": [{"slice": "4 x 4", "time": "1 h"}]}, "jobs[0].slice: expected the sizes of a slice, such as 4x4x8, got '4 x 4'"),
         ({"jobs": [{"slice": 4, "time": "1 h"}]}, "jobs[0].slice: expected the sizes of a slice, such as 4x4x8, got 4"),
         ({"jobs": [{"slice": "9999x9999", "time": "1 h"}]}, "slice: expected at most 10,000,000 devices, got 99,980,001"),
         ({"jobs": [{"slice": "4x4x4", "devices": 64, "time": "1 h"}]}, "devices: the slice says it; leave it out"),
-        ({"jobs": [{"devices": 7, "time": "1 h"}]}, "jobs[0].devices: no slice of cubes of 4x4x4 has 7 devices"),
+        (
+            {"jobs": [{"devices": 7, "time": "1 h"}]},
+            "jobs[0].devices: no slice of cubes of 4x4x4 has 7 devices; the next larger one has 8; take as many, or placement: any",
+        ),
+        ({"jobs": [{"devices": 300, "time": "1 h"}]}, "no slice of cubes of 4x4x4 has 300 devices; take fewer, or placement: any"),
         ({"jobs": [{"devices": [4, 7], "time": "1 h", "count": 40, "arrivals": DRAWN["arrivals"]}]}, "jobs[0].devices: no slice of cubes"),
         (
             {"jobs": [{"time": "1 h", "scenario": TUNED}]},

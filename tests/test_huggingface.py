@@ -269,6 +269,7 @@ QUANTISED = [
     ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
     ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}, "int4"),
     ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, "int4_32"),
     ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8"),
     ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}, "mxfp4"),  # gpt-oss
     ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),

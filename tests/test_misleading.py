@@ -51,7 +51,7 @@ def test_slices_of_a_batch_are_refused_where_requests_arrive():
 def test_a_replay_refuses_prompts_that_wait_for_those_of_other_replicas():
     shared = {"system": "dgx-h100", "workload": {"model": "mixtral-8x7b", "task": "serving"}, "strategy": "dp8-ep8"}
     gathers = {"like": "tensorrt-llm", "engine": {"gathers": True}}
-    with pytest.raises(CrossflowError, match=r"software.engine.gathers: a replay has no replicas that wait for each other's prompts"):
+    with pytest.raises(CrossflowError, match=r"software.engine.gathers: a replay does not let replicas wait for each other's prompts"):
         crossflow.serve({**shared, "software": gathers, "requests": ASKED})
 
 

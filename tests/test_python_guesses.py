@@ -212,6 +212,7 @@ ANSWERED = [
     ("crossflow.predict(model='llama3-8b')",
      "predict: give a scenario, or a model and a system, such as model='llama3-70b', on='dgx-h100'; 'on' is missing"),
     ("p.save('p.txt')", "p.txt: the data of a Prediction is written as JSON; name it p.json"),
+    ("p.save('p.json.gz')", "p.json.gz: the data of a Prediction is written as JSON; name it p.json"),
     ("crossflow.compare([p, p])",
      "compare() takes a model and the names of systems, such as compare('llama3-8b', on=['dgx-h100', 'dgx-a100']), not "
      "[Prediction('llama': 19.05 s, bound by compute), Predict ..."),

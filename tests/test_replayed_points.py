@@ -190,3 +190,14 @@ def test_a_sweep_chooses_each_strategy_by_the_steady_state_and_replays_it(tmp_pa
     for row in found:
         settings = {"strategy": row["strategy"], "requests.rate_scale": int(row["requests.rate_scale"])}
         assert row["attained"] == pytest.approx(crossflow.serve(SCENARIO, settings=settings).attained)  # a table has 15 digits
+
+
+def test_what_holds_no_request_has_the_memory_of_a_steady_state():
+    served, lengths = {"model": "llama3-70b", "task": "serving"}, {"prompt": 100_000, "output": 60}
+    shared = {"system": {"template": "dgx-h100", "devices": 2}, "strategy": "tp2"}
+    asked = {"arrivals": {"law": "poisson", "rate": "1 1/s"}, "count": 4, **lengths}
+    replayed = crossflow.predict({**shared, "workload": served, "requests": asked})
+    steady = crossflow.predict({**shared, "workload": {**served, **lengths, "serving": {"arrival_rate": "1 1/s"}}})
+    assert not replayed.feasible
+    assert not steady.feasible
+    assert replayed.memory == steady.memory

@@ -165,7 +165,8 @@ class PlainData(Guided):
         """Write the data of `to_dict` as a JSON file."""
         written = Path(path)
         if written.suffix != ".json":
-            text = f"{written}: the data of a {type(self).__name__} is written as JSON; name it {written.with_suffix('.json')}"
+            plain = Path(str(written).removesuffix(".gz")).with_suffix(".json")
+            text = f"{written}: the data of a {type(self).__name__} is written as JSON; name it {plain}"
             raise CrossflowError(f"{text}; scenario.save('{written}') writes its scenario" if written.suffix in files.YAML else text)
         files.write_text(written, self.to_json())
         return written

@@ -123,16 +123,17 @@ def _without(own: Mapping[str, str], base: str) -> dict[str, str]:
 def _words(config: Mapping[str, Any]) -> str:
     """What a method and its numbers are called together."""
     groups = config.get("config_groups")
-    method, words = config.get("quant_method"), [config.get("quant_method"), config.get("bits", config.get("quant_algo"))]
+    method, shared = config.get("quant_method"), config.get("group_size")
+    words = [method, config.get("bits", config.get("quant_algo"))]
     if isinstance(groups, Mapping) and method != "fp8" and len(groups) == 1:  # compressed-tensors
         found = (next(iter(groups.values())) or {}).get("weights") or {}
-        words = [found.get("type"), found.get("num_bits")]
-        words += [found.get("group_size")] * (words == ["float", 4] or (words == ["int", 4] and found.get("group_size") == FEW))
+        words, shared = [found.get("type"), found.get("num_bits")], found.get("group_size")
         words += ["blocks"] * (found.get("strategy") == "block")
     elif method == "bitsandbytes":
         words = [method, 8 if config.get("load_in_8bit") else 4 if config.get("load_in_4bit") else None]
     elif method in ("fp8", "mxfp8"):
         words = [method, "blocks" if method == "fp8" and config.get("weight_block_size") else None]
+    words += [shared] * (words == ["float", 4] or (words[1:] == [4] and shared == FEW))
     return " ".join(str(word) for word in words if word is not None)
 
 

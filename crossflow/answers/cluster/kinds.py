@@ -112,12 +112,14 @@ def _slice(spec: JobsSpec, ground: SliceGround) -> SliceShape | None:
     return None
 
 
-def slice_of(devices: int, ground: SliceGround) -> SliceShape:
-    """The slice of so many devices; CrossflowError where there is none."""
+def slice_of(devices: int, ground: SliceGround, key: str = "devices") -> SliceShape:
+    """The slice of so many devices; CrossflowError where there is none, with the key of the entry that says how many."""
     found = ground.shape_of(devices)
     if found is None:
         of = f"cubes of {text_of(ground.box)}" if ground.optical else text_of(ground.box)
-        raise CrossflowError(f"devices: no slice of {of} has {devices:,} devices; take other numbers of devices, or placement: any")
+        more = next((many for many in range(devices + 1, ground.cubes * math.prod(ground.box) + 1) if ground.shape_of(many)), None)
+        cure = "take fewer" if more is None else f"the next larger one has {more:,}; take as many"
+        raise CrossflowError(f"{key}: no slice of {of} has {devices:,} devices; {cure}, or placement: any")
     return found
 
 
@@ -157,6 +159,9 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None, network: Mapping[
     except StrategyError as error:
         if own is None and spec.devices is None and not network:
             raise CrossflowError(f"{error}; or say how many devices the job needs, such as devices: 8") from None
+        short, larger, _ = str(error).partition("; system.")  # a larger system, which the job says here
+        if own is None and larger:
+            raise CrossflowError(f"{short}; give the job {'a larger slice' if network else 'more devices'}") from None
         raise
     return scenario
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.cluster.kinds import ClusterJobKind, kind_of_jobs, slice_of, wall_power
+from crossflow.answers.meaning import unwired
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, Problem, SpecError
@@ -20,6 +21,7 @@ from crossflow.hardware.architecture.run_cost import operation_of
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.mapping.slices import SliceGround, SliceShape, slice_ground
+from crossflow.hardware.mapping.wiring import WhichLevel, topology_of
 from crossflow.workload.cluster.draws import drawn_jobs
 from crossflow.workload.cluster.reading import read_jobs
 from crossflow.workload.cluster.record import JobTrace
@@ -78,7 +80,7 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
         with with_place:
             kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base, ground))
             traces.append(_trace(entry, kinds[-1], spec.seed, number, base))
-            slices += _slices(kinds[-1], traces[-1], ground)
+            slices += _slices(kinds[-1], traces[-1], ground, "devices" if entry.trace is None else "trace")
     power = wall_power(system, device, device.static_power) if spec.idle_power is None else float(spec.idle_power[0])
     cap = np.inf if spec.power_cap is None else float(spec.power_cap[0])
     room = ClusterRoom(devices=system.device_count, idle_power=power, power_cap=cap, ground=ground)
@@ -134,7 +136,10 @@ def _ground(spec: ClusterFile, system: SystemSpec, document: Document) -> SliceG
         return None
     found = slice_ground(system.network, *system.mesh)
     if found is None:
-        what = f"the devices of {system.name} are not on one torus or mesh (network.inter is wired as {system.network.inter.wiring})"
+        level: WhichLevel = "inter" if system.mesh[1] > 1 else "intra"
+        wired = topology_of(system.network, level, system.mesh[level == "inter"])
+        why = f"joins nodes of {system.mesh[0]} devices" if wired.is_grid else f"is wired as {wired.kind}"
+        what = f"the devices of {system.name} are not on one torus or mesh (network.{level} {why})"
         raise document.error(("placement",), f"{what}; leave placement out, or take such a system, as tpu-v4-pod")
     if found.optical and system.mesh[0] < system.devices_per_node:
         what = f"optical switches join whole nodes of {system.devices_per_node} devices, and the cluster has {system.device_count}"
@@ -142,11 +147,11 @@ def _ground(spec: ClusterFile, system: SystemSpec, document: Document) -> SliceG
     return found
 
 
-def _slices(kind: ClusterJobKind, trace: JobTrace, ground: SliceGround | None) -> list[SliceShape]:
-    """The slice of each job of an entry; none where any devices will do."""
+def _slices(kind: ClusterJobKind, trace: JobTrace, ground: SliceGround | None, key: str) -> list[SliceShape]:
+    """The slice of each job of an entry, whose devices are said by a key of it; none where any devices will do."""
     if ground is None:
         return []
-    return [slice_of(many, ground) if kind.slice is None else kind.slice for many in trace.devices.tolist()]
+    return [slice_of(many, ground, key) if kind.slice is None else kind.slice for many in trace.devices.tolist()]
 
 
 def _together(
@@ -183,6 +188,8 @@ def _check_system(spec: ClusterFile, system: SystemSpec, device: Architecture, d
         raise document.error(("system", "pools"), "a cluster has devices of one kind; leave pools out")
     if not system.counted:
         raise document.error(("system",), "how many devices has the cluster? give nodes, or devices")
+    if wrong := [*unwired(system, system.mesh, document)]:
+        raise SpecError(wrong)
     if spec.carbon_by_hour is not None and operation_of(system, device).carbon_intensity is not None:
         raise document.error(("carbon_by_hour",), "system.operation.carbon_intensity says it too; leave one of them out")
 

@@ -18,7 +18,7 @@ from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import TransformerSpec
 
 ONE_BY_ONE = "replicas that share out experts make every step together, and none fails or starts by itself"
-UNGATHERED = "a replay has no replicas that wait for each other's prompts; set it to false there, or ask for steady state"
+UNGATHERED = "a replay does not let replicas wait for each other's prompts; set it to false, or leave out requests for a steady state"
 
 
 def coupled(plan: AnyStrategy, *, pooled: bool = False) -> bool:

@@ -319,7 +319,7 @@ _BENCHMARKS = (
     "collectives (default: all)"
 )
 _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
-    "init": ("write an annotated file to begin with: a scenario, a design, a device, a cluster or a study", (
+    "init": ("write an annotated file to begin with: a scenario, a design, a device, a cluster, a library or a study", (
         _argument("kind", nargs="?", metavar="KIND", help=_INIT),
         _argument("name", nargs="?", metavar="NAME", help="of an example: crossflow init example llama"),
         _argument("-o", "--output", metavar="FILE", help="file to write, KIND.yaml where not given; - for stdout"),

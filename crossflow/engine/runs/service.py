@@ -292,14 +292,16 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
 
 
 def at_rest(job: Job, layout: Layout, machine: Machine, service: Service) -> Steady:
-    """A service of n points with one request in each replica: what devices hold, and whether a step of it ends.
+    """A service of n points with one request in each replica that has room for it: what devices hold, and whether a step ends.
 
     That is all that a replay needs to know of the closed form, at a step in the place of several. Replicas read their prompts themselves
     and hold their own experts. Parameters as of `steady_state`.
     """
     held, most = cache_room(job.own, layout, machine, service)
     step = service_step(transformer_step, job, _at(layout, np.ones(len(layout))), machine, held)
-    outcome = replace(step, memory=held.kinds, problems=((most < 1.0, NO_ROOM),))
+    stages = held.stages.copy()
+    stages[CACHE] *= most >= 1.0
+    outcome = replace(step, memory=replace(held, stages=stages).kinds, problems=((most < 1.0, NO_ROOM),))
     return Steady(outcome=outcome, requests=np.ones(len(layout)), figures={})
 
 

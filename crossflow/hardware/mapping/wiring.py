@@ -60,6 +60,8 @@ def _joined(spec: NetworkSpec, which: str, nodes: int) -> Topology:
         raise StrategyError("an optical-torus joins nodes that are tori each: it is a topology of inter, where that of intra is a torus")
     if level.bandwidth is not None or level.latency is not None:
         raise StrategyError("an optical-torus is made of the links of intra; leave out the bandwidth and latency of inter")
+    if nodes > 1 and inside.wraps is not None:
+        raise StrategyError("optical switches close the rows of an optical-torus over all of its nodes; leave out wraps of intra")
     if level.ports or level.group or level.oversubscription or level.wraps:
         raise StrategyError("an optical-torus has a shape only; ports, group, oversubscription and wraps have no meaning")
     return _built(torus if nodes > 1 else "single", nodes, level.shape or (), 0, 0, 1.0)
@@ -74,8 +76,6 @@ def wired(spec: NetworkSpec, per_node: int, nodes: int) -> Network:
     package, cluster = topology_of(spec, "intra", per_node), topology_of(spec, "inter", nodes)
     if spec.inter.topology != OPTICAL or nodes == 1:
         return Network(package=package, cluster=cluster)
-    if spec.intra.wraps is not None:
-        raise StrategyError("optical switches close the rows of an optical-torus over all of its nodes; leave out wraps of intra")
     inside = package.shape if package.nodes > 1 else (1,) * len(cluster.shape)
     shape = tuple(map(operator.mul, inside, cluster.shape))
     return Network(package=_built(cluster.kind, per_node * nodes, shape, package.ports, 0, 1.0))
