@@ -144,7 +144,9 @@ def test_a_number_of_tokens_is_no_name_of_a_file(command, capsys, tmp_path, monk
     with pytest.raises(SystemExit) as end:
         main([command, *SMALL.split(), "--task", "serving", "--output", "300"])
     assert end.value.code == 2
-    assert "it names a file to write, and 300 is a number; tokens are --set workload.output=300" in capsys.readouterr().err
+    assert (
+        "this names a file, and 300 is a number; for answers of so many tokens write --set workload.output=300" in capsys.readouterr().err
+    )
     assert not list(tmp_path.iterdir())
 
 

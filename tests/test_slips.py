@@ -70,5 +70,7 @@ def test_an_own_library_on_another_one_than_the_templates_is_told(extends, told,
     path.write_text(json_text({"name": "own", "title": "Mine", "extends": extends, "sources": {"own": "mine"}}))
     given = {"system": {"template": "reference", "devices": 8, "techlib": str(path)}, "workload": "llama3-8b", "strategy": "tp8"}
     notes = crossflow.predict(crossflow.from_dict(given)).notes
-    sentence = "system.techlib extends devices, and reference is made with standard: what the library does not say is that of devices"
+    sentence = (
+        "system.techlib extends devices, and reference is made with standard: entries that the library leaves out are those of devices"
+    )
     assert any(note.startswith(sentence) for note in notes) == told

@@ -107,7 +107,11 @@ def test_a_key_that_was_renamed_says_its_new_name():
 @pytest.mark.parametrize(
     ("where", "key", "said"),
     [
-        (("attention", "flash", "prefill"), "softmax", "since 0.19 it is exponentials of the device, beside its units"),
+        (
+            ("attention", "flash", "prefill"),
+            "softmax",
+            "since 0.19 the device says this as exponentials, next to its units; leave it out here",
+        ),
         (("experts", "triton-vllm", "bf16"), "fill", "since 0.19 layers of experts have none; leave it out"),
     ],
 )

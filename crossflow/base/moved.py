@@ -39,7 +39,7 @@ APART = {
 
 # Keys of files that people write which are there no more, and what to write instead.
 RENAMED = {
-    "softmax": "since 0.19 it is exponentials of the device, beside its units; leave it out of the library",
+    "softmax": "since 0.19 the device says this as exponentials, next to its units; leave it out here",
     "fill": "since 0.19 layers of experts have none; leave it out",
     "cache_bytes_per_clock": "since 0.19 it is cache_bytes_per_flop: divide it by the operations of the units of one product in a clock",
 }

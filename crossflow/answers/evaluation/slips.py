@@ -57,7 +57,7 @@ def _of_device(scenario: Scenario) -> Iterator[str]:
 
 
 def _of_library(scenario: Scenario) -> Iterator[str]:
-    """An own library that builds on another one than the template of a generated device does: all that it does not say is other, too."""
+    """An own library that extends another one than that of the template of a generated device: entries that it leaves out differ, too."""
     given, system = scenario.document.data["system"], scenario.system
     own = isinstance(given, Mapping) and files.shipped_name("techlibs", system.techlib) is None
     if not own or not isinstance(system, GeneratedSystem) or not isinstance(given.get("template"), str):
@@ -66,7 +66,7 @@ def _of_library(scenario: Scenario) -> Iterator[str]:
     usual = resolve(Document(file=scenario.document.file, data={"template": given["template"]}), scenario.base)[0].techlib
     if built_on not in (None, usual) and files.shipped_name("techlibs", str(built_on)) is not None:
         made = f"system.techlib extends {built_on}, and {given['template']} is made with {usual}"
-        yield f"{made}: what the library does not say is that of {built_on}; write extends: {usual} in it to keep it"
+        yield f"{made}: entries that the library leaves out are those of {built_on}; write extends: {usual} in it to keep the template's"
 
 
 @functools.cache

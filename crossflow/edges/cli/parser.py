@@ -158,9 +158,11 @@ def _paths(text: str) -> tuple[str, ...]:
 
 
 def _answer(text: str) -> Path:
-    """A file that is written; a bare number was meant for the tokens of an answer, which other tools call so."""
+    """A file to write; a bare number means the tokens of an answer, which other tools call output."""
     if text.isdecimal():
-        raise argparse.ArgumentTypeError(f"it names a file to write, and {text} is a number; tokens are --set workload.output={text}")
+        raise argparse.ArgumentTypeError(
+            f"this names a file, and {text} is a number; for answers of so many tokens write --set workload.output={text}"
+        )
     return Path(text)
 
 
