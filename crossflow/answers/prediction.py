@@ -439,12 +439,7 @@ class Prediction(PlainData, Tabular):
         guesses = workload.serves and workload.serving.speculation is not None
         further = (MTP_NOTE,) if workload.mtp_layers and workload.task != "training" and not guesses else ()
         given = self.scenario.document.data["workload"]
-        return (
-            *file_notes(workload, given),
-            *release_notes(workload, given),
-            *further,
-            *found,
-        )
+        return (*file_notes(workload, given), *release_notes(workload, given), *further, *found)
 
     def _projected(self) -> Iterator[str]:
         """Logic and memory of a generated device of which most of what the library holds was not published."""

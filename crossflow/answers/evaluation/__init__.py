@@ -37,7 +37,7 @@ from crossflow.answers.points import (
 from crossflow.answers.scenario import Scenario, check_steady
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index, Mask
+from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError
 from crossflow.base.limits import shown
 from crossflow.base.paths import value_at, with_quantities
@@ -196,13 +196,11 @@ def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> l
 
 def _spoken_over(scenario: Scenario, members: Members) -> Index:
     """Devices of a node, and nodes, over which messages of every point go, shape (n, 2)."""
-    if not getattr(scenario.workload, "serves", False):  # whose replicas all send each other something
+    if not (isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves):  # whose replicas all send each other something
         return np.array(members.nodes)[members.which]
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for strategy, i in zip(members.strategies, members.which.tolist(), strict=True):
-        if (id(strategy), i) not in found:
-            found[id(strategy), i] = spoken_over(scenario, strategy, members.nodes[i])
-    return np.array([found[id(strategy), i] for strategy, i in zip(members.strategies, members.which.tolist(), strict=True)])
+    strategies = {id(one): one for one in members.strategies}
+    pairs, which = numbered([*zip(map(id, members.strategies), members.which.tolist(), strict=True)])
+    return np.array([spoken_over(scenario, strategies[one], members.nodes[i]) for one, i in pairs])[which]
 
 
 def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array], n: int) -> Mask:

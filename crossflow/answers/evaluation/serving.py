@@ -41,7 +41,7 @@ def serving_run(batch: PointBatch) -> Ran:
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
     layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
-    # The times of requests that are replayed come from the replay; what else lies on several kinds of devices, or of memory, from here.
+    # A replay has its own times. What lies on other devices, or on a second memory, still follows from the balance.
     alone = scenario.requests is not None and service.prefill is None and service.experts is None and runs_on.architecture.second is None
     steady = (at_rest if alone else steady_state)(job, layout, runs_on, service)
     beside = _further(batch)

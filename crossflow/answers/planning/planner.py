@@ -336,11 +336,10 @@ def _notes(scenario: Scenario, made: int, tried: int, refusals: Iterable[Refused
     own = of_other_makers(scenario)
     endless = any(refusal.reason == NO_BANDWIDTH for refusal in refusals)
     apart = unconnected(scenario.system, scenario.devices) if endless else None
-    told = (
+    return (
         *slips(scenario),
-        (apart and f"{scenario.system.name}: {apart}"),
-        sampled if tried < made else None,
-        scenario.profile and measured,
+        *((f"{scenario.system.name}: {apart}",) if apart else ()),
+        *((sampled,) if tried < made else ()),
+        *((measured,) if scenario.profile is not None else ()),
         *own,
     )
-    return tuple(sentence for sentence in told if sentence)
