@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -30,12 +30,13 @@ _FIGURES: Mapping[str, tuple[str, float]] = {
 _WIDE, _NARROW = ("bf16", "fp16"), ("fp8", "mxfp8", "mxfp4", "nvfp4")  # types of which the narrow are no slower on any device
 
 
-def slips(scenario: Scenario) -> Iterator[str]:
-    """Sentences on what a user most likely did not mean."""
+def slips(scenario: Scenario, rates: Collection[str] | None = None) -> Iterator[str]:
+    """Sentences on what a user most likely did not mean; cures are of types in `rates`, or those that its own devices multiply in."""
     yield from _of_device(scenario)
     yield from _of_library(scenario)
     if isinstance(scenario.workload, TransformerSpec):
-        yield from unsaid_types(scenario.workload, scenario.document.data["workload"], multiplied_by_all(scenario.system))
+        rates = multiplied_by_all(scenario.system) if rates is None else rates
+        yield from unsaid_types(scenario.workload, scenario.document.data["workload"], rates)
 
 
 def _of_device(scenario: Scenario) -> Iterator[str]:

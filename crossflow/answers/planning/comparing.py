@@ -13,6 +13,7 @@ import numpy as np
 from crossflow.answers.bands import order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import likeness, told_trust
 from crossflow.answers.evaluation.slips import slips
+from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.planning.keywords import named_so, paths, plain_names, with_other_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
 from crossflow.answers.planning.planner import plan
@@ -323,10 +324,11 @@ def compared(
 
 
 def _doubtful(rows: Sequence[ComparedSystem]) -> tuple[str, ...]:
-    """Sentences on what was most likely not meant, each once; of several cures the one that all systems take."""
-    told = [sentence for row in rows if row.prediction is not None for sentence in slips(row.prediction.scenario)]
-    told.sort(key=lambda sentence: "workload.dtype=" in sentence)  # which some devices have no rate for
-    return tuple({sentence.partition("; --set ")[0]: sentence for sentence in reversed(told)}.values())
+    """Sentences on what was most likely not meant, each once, with cures that all systems take."""
+    made = [row.prediction.scenario for row in rows if row.prediction is not None]
+    rates = [multiplied_by_all(one.system) for one in made]
+    common = [dtype for dtype in rates[0] if all(dtype in others for others in rates)] if rates else []
+    return tuple(dict.fromkeys(sentence for one in made for sentence in slips(one, common)))
 
 
 def _elsewhere(rows: Sequence[ComparedSystem]) -> Iterator[str]:
