@@ -430,8 +430,8 @@ def test_types_of_torchtitan_come_back():
     assert read(f"# torchrun --nnodes 1 --nproc-per-node 8\n{old}").workload["dtype"] == "fp8"
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("zb-v", "ZBVZeroBubble"), ("dualpipev", "DualPipeV")])
-def test_folded_schedules_of_torchtitan_come_back(ours, theirs):
+@pytest.mark.parametrize(("ours", "theirs"), [("zb-v", "ZBVZeroBubble"), ("dualpipev", "DualPipeV"), ("zb-h1", "InterleavedZeroBubble")])
+def test_schedules_of_several_stages_of_torchtitan_come_back(ours, theirs):
     text = write(llama(f"tp2-sp-dp8-pp4-v2-mb1-z2-full-{ours.replace('-', '')}", global_batch=128), "torchtitan")
     assert f'pipeline_parallel_schedule = "{theirs}"' in text
     found = read(text).strategy
