@@ -27,6 +27,7 @@ SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
 GIVEN = {
     "workload.model": "llama3-8b", "workload.prompt": "1000", "workload.output": "200", "strategy.micro_batch": "2",
     "workload.global_batch": "64", "workload.dtype": "bf16", "workload.serving.speculation.acceptance": "0.8",
+    "software.host.schedule": "1ms",
 }  # fmt: skip
 MODELS = {
     "megatron": ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "qwen3-30b-a3b"), "torchtitan": ("llama3-8b", "qwen3-30b-a3b"),
