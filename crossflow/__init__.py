@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.cluster.schedule import ScheduledJobs as ScheduledJobs
     from crossflow.answers.cluster.schedule import schedule as schedule
     from crossflow.answers.evaluation import evaluate as evaluate
-    from crossflow.answers.evaluation.recommendation import recommendation_program as recommendation_program
     from crossflow.answers.evaluation.timelines import simulate as simulate
     from crossflow.answers.explanation.answers import Explanation as Explanation
     from crossflow.answers.fleets.ranking import Fleets as Fleets
@@ -54,6 +53,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.scenario import Scenario as Scenario
     from crossflow.answers.score import Score as Score
     from crossflow.answers.service.served import ServedRequests as ServedRequests
+    from crossflow.answers.steps.recommendation import recommendation_program as recommendation_program
     from crossflow.answers.study.run import run_study as run_study
     from crossflow.base.errors import CrossflowError as CrossflowError
     from crossflow.base.errors import SpecError as SpecError
@@ -108,7 +108,7 @@ _PUBLIC = {
     "simulate": "answers.evaluation.timelines",
     "write_timeline": "edges.trace.files",
     "draw_timeline": "edges.trace.files",
-    "recommendation_program": "answers.evaluation.recommendation",
+    "recommendation_program": "answers.steps.recommendation",
     "Uneven": "engine.runs.uneven",
     "load_uneven": "engine.runs.uneven",
     "Explanation": "answers.explanation.answers",

@@ -8,7 +8,7 @@ from test_program import broken, scenario_of
 
 from crossflow import Uneven, evaluate, from_dict, predict, recommendation_program, simulate
 from crossflow.answers.evaluation.events import events
-from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.steps import own_step
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.engine.runs.dlrm import dlrm_prices, dlrm_step
 from crossflow.engine.runs.dlrm_point import point_program
@@ -119,7 +119,7 @@ def test_groups_beside_the_mesh_have_uneven_worlds_too(tmp_path):
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_one_kernel_at_a_time_on_the_event_engine_is_the_step(strategy):
     given = recommendation(strategy, software=SLOW)
-    job, plans, runs_on = dlrm_inputs(given)
+    job, plans, runs_on = (step := own_step(given)).job, step.plans, step.machine
     step = dlrm_step(job, plans, runs_on)
     prices = dlrm_prices(step.program, 1, runs_on)
     program, messages = point_program(step, prices, [{}])

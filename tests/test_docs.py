@@ -176,7 +176,7 @@ def test_the_citation_is_of_this_version_and_names_the_papers():
     assert all(work["title"] and work["year"] and ("doi" in work or "identifiers" in work) for work in cited["references"])
 
 
-CORE = ("hardware/mapping", "program", "parallel", "cost", "engine", "answers/evaluation")
+CORE = ("hardware/mapping", "program", "parallel", "cost", "engine", "answers/steps", "answers/evaluation")
 
 
 def test_each_public_class_of_the_core_has_one_row_among_the_words():

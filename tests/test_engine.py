@@ -12,8 +12,8 @@ from sampled import fewer
 from test_program import mlp, scenario_of
 
 from crossflow import from_dict, predict, simulate
-from crossflow.answers.evaluation.programs import placed
 from crossflow.answers.points import variant
+from crossflow.answers.steps.programs import placed
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
@@ -558,7 +558,7 @@ TWELVE = {"template": "dgx-h100", "nodes": 1, "devices_per_node": 12, "devices":
 def brute(scenario, uneven, program=None):
     """Step of every device by itself in the event engine: each a class of its own, collectives among those that they name."""
     program, device = program or scenario.program(unrolled=True), scenario.architecture
-    placement, groups = placed(scenario, program, device), dict(program.groups)
+    placement, groups = placed(scenario, program), dict(program.groups)
     times = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack).times[:, 0]
     names, sizes, strides = [name for name, _ in program.axes], dict(program.axes), placement.strides
     places = list(itertools.product(*(range(sizes[name]) for name in names)))

@@ -10,7 +10,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.steps.machines import machine
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.pools import PoolEnd, pool_exchange
 from crossflow.engine.runs.apart import Hop, ping_pong

@@ -27,6 +27,7 @@ SERVED = {"task": "serving", "prompt": 512, "output": 128, "global_batch": 64}
 GIVEN = {
     "workload.model": "llama3-8b", "workload.prompt": "1000", "workload.output": "200", "strategy.micro_batch": "2",
     "workload.global_batch": "64", "workload.dtype": "bf16", "workload.serving.speculation.acceptance": "0.8",
+    "software.host.schedule": "1ms",
 }  # fmt: skip
 MODELS = {
     "megatron": ("llama3-8b", "mixtral-8x7b", "deepseek-v3", "gpt3-175b", "qwen3-30b-a3b"), "torchtitan": ("llama3-8b", "qwen3-30b-a3b"),
@@ -430,8 +431,8 @@ def test_types_of_torchtitan_come_back():
     assert read(f"# torchrun --nnodes 1 --nproc-per-node 8\n{old}").workload["dtype"] == "fp8"
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("zb-v", "ZBVZeroBubble"), ("dualpipev", "DualPipeV")])
-def test_folded_schedules_of_torchtitan_come_back(ours, theirs):
+@pytest.mark.parametrize(("ours", "theirs"), [("zb-v", "ZBVZeroBubble"), ("dualpipev", "DualPipeV"), ("zb-h1", "InterleavedZeroBubble")])
+def test_schedules_of_several_stages_of_torchtitan_come_back(ours, theirs):
     text = write(llama(f"tp2-sp-dp8-pp4-v2-mb1-z2-full-{ours.replace('-', '')}", global_batch=128), "torchtitan")
     assert f'pipeline_parallel_schedule = "{theirs}"' in text
     found = read(text).strategy

@@ -31,6 +31,7 @@ HOUSE = {
         ("settings", "bands", "requested", "workers"),
         ("scenario_file", "sections", "meaning", "scenario", "score"),
         ("points",),
+        ("steps",),
         ("evaluation",),
         ("uses", "idle"),
         ("prediction", "catalogue", "service"),

@@ -13,7 +13,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.common import BEYOND
+from crossflow.answers.evaluation.scoring import BEYOND
 from crossflow.answers.scenario import from_dict
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files, limits

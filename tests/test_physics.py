@@ -9,8 +9,8 @@ from laws import LIMIT, TEMPLATES, WORKLOADS, changes
 from sampled import every, fewer
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.common import INCONSISTENT
-from crossflow.answers.evaluation.programs import placed
+from crossflow.answers.evaluation.scoring import INCONSISTENT
+from crossflow.answers.steps.programs import placed
 from crossflow.cost.price import price
 from crossflow.hardware.architecture.system import architecture
 from crossflow.parallel.transform import transform
@@ -190,7 +190,7 @@ def test_costs_of_parts_are_above_their_lower_bounds(lstm):
     for strategy in ("d512", "CR-8-d64", "RC-16-4-d8"):
         scenario = lstm(strategy)
         graph, device = transform(scenario.graph(), scenario.strategy), architecture(scenario.system)
-        made = price(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
+        made = price(graph, placed(scenario, graph), scenario.system.network, device, 1)
         assert (made.kernels.time >= made.lower_bound * (1 - 1e-12)).all()
         np.testing.assert_allclose(made.kernels.bound_times.sum(axis=0) + made.kernels.launch, made.kernels.time, rtol=1e-12)
 

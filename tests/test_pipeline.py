@@ -276,7 +276,7 @@ def test_a_service_waits_for_nothing_to_come_back(schedule, chunks):
         assert (ends < back).all()
 
 
-@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("1f1b", 2), ("1f1b", 3)])
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("gpipe", 1), ("zb-h1", 1), ("zb-h1", 2), ("1f1b", 2), ("1f1b", 3)])
 @pytest.mark.parametrize("microbatches", [4, 36, 400])
 def test_long_services_are_walked_ones(schedule, chunks, microbatches):
     """Closed form and repetition, of uneven stages and boundaries and one that takes no time, are the walk through every slot."""

@@ -13,11 +13,11 @@ from crossflow.answers.evaluation import post_training
 from crossflow.answers.evaluation.continued import continued, worked, written_by
 from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
-from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.post_training import parts_of
 from crossflow.answers.evaluation.replaying import replayed_scenario
 from crossflow.answers.scenario import requests_of
 from crossflow.answers.score import larger_is_better
+from crossflow.answers.steps.machines import machine
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.workload.requests.post_training import PostTrainingSpec
 

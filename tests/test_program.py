@@ -12,12 +12,12 @@ import pytest
 from crossflow import evaluate, from_dict, load, predict, simulate
 from crossflow.__main__ import main
 from crossflow.answers.evaluation.events import events
-from crossflow.answers.evaluation.programs import placed
 from crossflow.answers.explanation.sensitivity import explain
 from crossflow.answers.search.exhaustive import every
 from crossflow.answers.search.goals import Objective
 from crossflow.answers.search.problem import SearchProblem
 from crossflow.answers.search.space import Options, Space
+from crossflow.answers.steps.programs import placed
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.edges.cli.show import look_up
@@ -419,7 +419,7 @@ def test_placement_is_searched_or_given(tmp_path):
     one = built.compute("product", Product(m=4096, n=4096, k=4096))
     built.send("all_reduce", 1e9, ["far"], after=[one])
     scenario = scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 2})
-    assert placed(scenario, scenario.program(), scenario.architecture).order[0] == "far"
+    assert placed(scenario, scenario.program()).order[0] == "far"
     given = scenario_of(built.build(), tmp_path, {"template": "dgx-h100", "nodes": 2}, placement=["near", "far"])
     assert predict(given).step_time > 1.5 * predict(scenario).step_time
 

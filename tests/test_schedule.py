@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from sampled import fewer
 
-from crossflow.answers.evaluation.programs import placed
+from crossflow.answers.steps.programs import placed
 from crossflow.cost.price import price
 from crossflow.engine.events import run_tasks
 from crossflow.engine.schedule import longest_path, schedule
@@ -187,7 +187,7 @@ def test_data_parallel_case_study_waits_for_all_of_its_reductions(lstm):
     scenario = lstm("d512")
     graph = transform(scenario.graph().unrolled, scenario.strategy)
     device = architecture(scenario.system)
-    prices = price(graph, placed(scenario, graph, device), scenario.system.network, device, 1)
+    prices = price(graph, placed(scenario, graph), scenario.system.network, device, 1)
     seconds = {op.name: prices.times[list(rows), 0].sum() for op, rows in zip(graph.ops, graph.rows, strict=True)}
     reductions = sum(time for name, time in seconds.items() if name.endswith("all_reduce"))
     softmax = sum(time for name, time in seconds.items() if name.startswith("softmax.backward"))

@@ -27,9 +27,9 @@ def chunks_of(rule):
     return 2 if rule in FOLDED else 1
 
 
-def makespan(rule, p, m, forward=1.0, backward=1.0, weight=1.0):
+def makespan(rule, p, m, forward=1.0, backward=1.0, weight=1.0, chunks=None):
     """Time of uniform slots; the backward pass has the weight gradient in it where the rule does not part them."""
-    order = pipeline_order(rule, p, chunks_of(rule), m)
+    order = pipeline_order(rule, p, chunks or chunks_of(rule), m)
     times = [forward, backward, weight] if order.split else [forward, backward + weight]
     durations = np.repeat(times, order.rows)[:, None]
     return slot_ends(walk_of(order), durations, np.zeros_like(durations)).max()
@@ -75,6 +75,17 @@ def test_the_bubble_of_zb_h1_is_forward_and_backward_less_weight(p, m, f, b, w):
 @pytest.mark.parametrize(("p", "m"), [(4, 16), (8, 32)])
 def test_zb_h1_keeps_no_more_than_the_first_stage_of_1f1b(p, m):
     assert pipeline_order("zb-h1", p, 1, m).kept().max() == pipeline_order("1f1b", p, 1, m).kept().max() == p
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 2), (4, 8, 4), (8, 32, 2), (3, 6, 3)])
+def test_interleaved_zb_h1_has_the_bubble_of_one_chunk_of_it(p, m, v):
+    """Chunks of a v-th of a stage, of passes that are alike: p - 1 slots of a v-th, where 1F1B of v chunks has three times that."""
+    each = 1.0 / v
+    assert makespan("zb-h1", p, m, each, each, each, chunks=v) == pytest.approx(3.0 * m + (p - 1) * each)
+    assert makespan("1f1b", p, m, each, each, each, chunks=v) == pytest.approx(3.0 * m + (p - 1) * 3.0 * each)
+    order = pipeline_order("zb-h1", p, v, m)
+    assert stuck(order) == []
+    assert order.kept().sum(axis=0).max() <= pipeline_order("1f1b", p, v, m).kept().sum(axis=0).max()
 
 
 @pytest.mark.parametrize("p", [2, 4, 8, 16])
@@ -193,7 +204,8 @@ def test_results_of_passes_together_leave_together():
     [
         (("chimera", 3, 1, 6), "schedule: chimera needs an even number of stages, but pp = 3"),
         (("chimera", 4, 1, 6), "schedule: chimera needs a multiple of pp = 4 microbatches, but there are 6"),
-        (("zb-h1", 4, 2, 8), "schedule: zb-h1 has one chunk a stage, but virtual_stages = 2"),
+        (("pipedream", 4, 2, 8), "schedule: pipedream has one chunk a stage, but virtual_stages = 2"),
+        (("zb-h1", 4, 2, 8), None),
         (("pipedream", 1, 1, 8), "schedule: pipedream needs a pipeline, but pp = 1"),
         (("dualpipe", 3, 1, 6), "schedule: dualpipe needs an even number of stages, but pp = 3"),
         (("dualpipe", 4, 2, 8), "schedule: dualpipe has a chunk a stage for each direction, but virtual_stages = 2"),
@@ -231,6 +243,13 @@ def test_schedules_do_the_same_work_in_less_time(gpt):
     assert async_.breakdown["bubble"][0] < plain.breakdown["bubble"][0]
     for score in (plain, zero, async_):
         assert sum(part[0] for part in score.breakdown.values()) == pytest.approx(score.step_time[0], rel=1e-9)
+
+
+def test_interleaved_zb_h1_ends_before_its_plain_form_and_before_interleaved_1f1b(gpt):
+    plain, both, interleaved = gpt("pp8-mb1-zbh1"), gpt("pp8-v3-mb1-zbh1"), gpt("pp8-v3-mb1")
+    assert both.flops[0] == pytest.approx(plain.flops[0])
+    assert both.step_time[0] < min(plain.step_time[0], interleaved.step_time[0])
+    assert sum(part[0] for part in both.breakdown.values()) == pytest.approx(both.step_time[0], rel=1e-9)
 
 
 def test_chimera_keeps_weights_twice_and_does_no_more(gpt):

@@ -11,9 +11,9 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.events import events as listed_events
-from crossflow.answers.evaluation.layered import machine
-from crossflow.answers.evaluation.serving import service_of
 from crossflow.answers.scenario import from_document
+from crossflow.answers.steps.machines import machine
+from crossflow.answers.steps.services import service_of
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
 from crossflow.engine.runs.memory import memory

@@ -11,7 +11,7 @@ from sampled import every
 from test_program import scenario_of
 
 from crossflow import evaluate, from_dict, predict, recommendation_program, simulate
-from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.steps import own_step
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.dlrm_sharded import candidates, chosen, step_time
 from crossflow.parallel.sharding import exact
@@ -133,7 +133,7 @@ def test_the_step_of_the_exact_one_is_never_longer_than_that_of_greedy(batch):
 @pytest.mark.parametrize("by", SHARDERS)
 def test_every_row_of_every_table_is_somewhere_exactly_once(by, split):
     scenario = model({"by": by, "split": split, "memory": 0.02})
-    job, plans, machine = dlrm_inputs(scenario)
+    job, plans, machine = (step := own_step(scenario)).job, step.plans, step.machine
     ((found, *_),) = candidates(job, plans, machine)
     tables = singles(job.model.tables)
     held = [np.zeros((64, 64), dtype=int) for _ in tables]  # a coarse picture of each table
@@ -230,7 +230,7 @@ def test_one_rank_with_all_tables_is_the_slowest_and_auto_the_fastest():
     times = {by: predict(model({"by": by, "split": "auto" if by == "auto" else "none"})).step_time for by in (*SHARDERS, "auto")}
     assert times["auto"] <= min(times.values())
     assert times["cost"] < times["naive"]
-    job, plans, machine = dlrm_inputs(model("naive"))
+    job, plans, machine = (step := own_step(model("naive"))).job, step.plans, step.machine
     ((found,),) = candidates(job, plans, machine)
     ((_, _, steps),) = chosen(job, plans, machine)
     assert step_time(*steps.at(0)) == pytest.approx(times["naive"], rel=1e-12)

@@ -7,7 +7,7 @@ from test_sharding import TABLES as TABLES_OF
 from test_sharding import model as scenario_of
 from test_sharding import tables_of
 
-from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.steps import own_step
 from crossflow.cost.sharding import PieceCosts, piece_bytes
 from crossflow.engine.runs.dlrm_sharded import candidates, chosen, pricing, rank_rows
 from crossflow.parallel.sharding import sharders
@@ -29,6 +29,11 @@ def priced(tables=TABLES, ranks=4, **changes):
     job = dlrm_job(spec)
     found = pricing(job, plans_of(spec, MP, 1, ranks), on)
     return job, found, on, [Piece.whole(i, table) for i, table in enumerate(found.tables)]
+
+
+def step_parts(scenario):
+    step = own_step(scenario)
+    return step.job, step.plans, step.machine
 
 
 def memory_time(on, *moved):
@@ -245,16 +250,16 @@ def test_parts_are_as_equal_as_can_be():
 
 def test_ranks_hold_their_share_of_memory_and_no_more():
     """A tenth of 40 GiB."""
-    job, plans, on = dlrm_inputs(scenario_of({"by": "naive", "split": "none", "memory": 0.1}))
+    job, plans, on = step_parts(scenario_of({"by": "naive", "split": "none", "memory": 0.1}))
     ((found,),) = candidates(job, plans, on)
     assert found.held > 0.1 * 40 * 2**30
     assert "more than 10% of its memory, 4 GiB" in found.problem
-    job, plans, on = dlrm_inputs(scenario_of({"by": "naive", "split": "none", "memory": 0.5}))
+    job, plans, on = step_parts(scenario_of({"by": "naive", "split": "none", "memory": 0.5}))
     assert not candidates(job, plans, on)[0][0].problem
 
 
 def test_where_nothing_fits_the_fullest_rank_holds_least():
-    job, plans, on = dlrm_inputs(scenario_of({"by": "auto", "split": "none", "memory": 0.001}, TABLES_OF[:2]))
+    job, plans, on = step_parts(scenario_of({"by": "auto", "split": "none", "memory": 0.001}, TABLES_OF[:2]))
     (offered,) = candidates(job, plans, on)
     assert all(one.problem for one in offered)
     ((found, _, _),) = chosen(job, plans, on)
@@ -265,7 +270,7 @@ def test_where_nothing_fits_the_fullest_rank_holds_least():
 def test_rows_of_ranks_add_up_to_the_model(devices):
     """Look-ups, bytes and what is exchanged of 14 tables; a device alone exchanges nothing."""
     system = {"template": "dgx-a100", "devices": devices}
-    job, plans, on = dlrm_inputs(scenario_of("size", system=system))
+    job, plans, on = step_parts(scenario_of("size", system=system))
     _, rows = rank_rows(job, plans, on)
     assert sum(row["tables"] for row in rows) == 14
     assert sum(row["lookups"] for row in rows) == near(8192 * (2 * 30 + 3 * 12 + 9 * 1))

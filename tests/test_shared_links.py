@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import crossflow
-from crossflow.answers.evaluation.layered import machine
+from crossflow.answers.steps.machines import machine
 from crossflow.cost.shared_links import (
     BESIDE_BUSY,
     INSIDE,

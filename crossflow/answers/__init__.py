@@ -1,12 +1,12 @@
 """From a scenario to what people ask of it.
 
 `scenario` reads files, data and settings (`scenario_file` has their keys, `sections` reads each section, `meaning` says what they mean
-together); `evaluate(scenario, points)` (`evaluation`) is the one composition of the wings below and
-gives a `Score`, whose figures stand beside their trust (`bands`). On it stand a `Prediction` with all that one point has to say, `uses`
-and `idle` (what waits for a resource, which settings change nothing), `search` (spaces, objectives, searchers), `explanation`
-(elasticities, what-ifs, uncertainty), `fleets` (the cheapest engines for requests), `planning` (the best strategies, comparisons, and the
-names of the Python interface), `cluster` (jobs that share one), `study` (sweeps and searches as tables, plots and a record) and
-`interactive` (the same from Python without a file). `catalogue` says what is shipped.
+together). `steps` puts a scenario together: what it computes, on the devices that it has. `evaluate(scenario, points)` (`evaluation`)
+runs such a step for all points and gives a `Score`, whose figures stand beside their trust (`bands`). On it stand a `Prediction` with
+all that one point has to say, `uses` and `idle` (what waits for a resource, which settings change nothing), `search` (spaces, objectives,
+searchers), `explanation` (elasticities, what-ifs, uncertainty), `fleets` (the cheapest engines for requests), `planning` (the best
+strategies, comparisons, and the names of the Python interface), `cluster` (jobs that share one), `study` (sweeps and searches as tables,
+plots and a record) and `interactive` (the same from Python without a file). `catalogue` says what is shipped.
 
 Takes names, files and settings; gives results that can say themselves as data, tables and pictures.
 """

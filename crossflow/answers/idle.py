@@ -15,9 +15,9 @@ import numpy as np
 from pydantic import BaseModel
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.serving import between_nodes
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score, absent
+from crossflow.answers.steps.services import between_nodes
 from crossflow.answers.uses import LITTLE, lost, uses
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError

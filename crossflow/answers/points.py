@@ -1,6 +1,6 @@
 """Design points: the paths of a scenario that differ between them, sorted by what it takes to vary them.
 
-Technology names and quantities vary inside one batch; other settings may make another scenario (`crossflow.answers.evaluation.members`).
+Technology names and quantities vary inside one batch; other settings may make another scenario (`crossflow.answers.steps.members`).
 """
 
 from __future__ import annotations

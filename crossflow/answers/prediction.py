@@ -11,19 +11,21 @@ import numpy as np
 
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.common import NO_BANDWIDTH
 from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
 from crossflow.answers.evaluation.fewer_bits import fewer_bits
-from crossflow.answers.evaluation.layered import PlacedStage, machine, placed_stages, stage_memory
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
 from crossflow.answers.evaluation.remedies import Remedy, remedies
+from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.idle import idle
 from crossflow.answers.points import division_notes, variant
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import Score, money, no_column
 from crossflow.answers.sections import of_other_makers
+from crossflow.answers.steps import own_step
+from crossflow.answers.steps.machines import machine
+from crossflow.answers.steps.step import PlacedStage
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
@@ -37,7 +39,6 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import every_strategy
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import MTP_NOTE, file_notes
 from crossflow.workload.released import release_notes
 from crossflow.workload.spec import TransformerSpec
@@ -352,13 +353,13 @@ class Prediction(PlainData, Tabular):
     @functools.cached_property
     def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:
         """Bytes of a device of each pipeline stage by kind, each at its own fullest moment; none where all devices are alike. [B]"""
-        found = stage_memory(self.scenario)
+        found = own_step(self.scenario).memory_by_stage
         return found if len(found) > 1 else ()
 
     @functools.cached_property
     def placed_stages(self) -> tuple[PlacedStage, ...]:
         """Devices and layers of each pipeline stage; none where all devices are alike."""
-        return placed_stages(self.scenario)
+        return own_step(self.scenario).placed_stages
 
     @functools.cached_property
     def congestion(self) -> CongestedStep | None:
@@ -368,11 +369,7 @@ class Prediction(PlainData, Tabular):
     @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:
         """Who gave the tables of a recommendation model to ranks, and what every rank holds and takes; None where nobody did."""
-        if not isinstance(self.scenario.workload, DlrmSpec):
-            return None
-        from crossflow.answers.evaluation.recommendation import held_by_rank
-
-        return held_by_rank(self.scenario)
+        return own_step(self.scenario).sharding
 
     @functools.cached_property
     def remedies(self) -> tuple[Remedy, ...]:

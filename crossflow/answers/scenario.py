@@ -227,6 +227,7 @@ class Scenario(PlainData, metaclass=_Opened):
             return _graph(self.workload)
         raise TypeError(f"{with_article(self.workload.model)} is not a graph of kernels")
 
+    @stage("program")
     def program(self, *, unrolled: bool = False) -> Program:
         """What every class of ranks computes and sends, of a workload that is a graph of kernels or a program itself.
 

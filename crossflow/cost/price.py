@@ -10,6 +10,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, without_structure
+from crossflow.base.stages import stage
 from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs
 from crossflow.cost.experts import expert_library, general_costs, grouped_costs
 from crossflow.cost.lookups import lookup_costs
@@ -92,6 +93,7 @@ def stacked(*parts: Array) -> Array:
     return np.concatenate([np.broadcast_to(part, (len(part), n)) for part in parts])
 
 
+@stage("price")
 def price(
     program: Program,
     placement: Placement,

@@ -23,6 +23,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
+from crossflow.base.stages import stage
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.dlrm_units import Builder, Send, Unit, UnitPhase
 from crossflow.parallel.sharding.pieces import Sharding, singles
@@ -192,6 +193,7 @@ class DlrmStep:
 RANKS = "ranks"  # axis along which ranks hold different tables
 
 
+@stage("program")
 def dlrm_program(job: DlrmJob, plans: Hierarchies, stack: SoftwareStack, tables: Sequence[Embedding]) -> DlrmStep:
     """One step of every design point as a program; each class of ranks with tables of its own meets the others to exchange."""
     units, several = Builder(job=job, plans=plans, stack=stack).build().units, len(tables) > 1
@@ -377,6 +379,7 @@ def model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
     return np.asarray(total * plans.batch)
 
 
+@stage("memory")
 def dlrm_memory(job: DlrmJob, step: DlrmStep, stack: SoftwareStack, rank: int = 0) -> dict[str, Array]:
     """Bytes of the fullest device, or of a class of ranks, by kind, each of shape (n,). [B]"""
     plans, units, tables, none = step.plans, step.units, step.tables[rank], np.zeros(len(step.plans))

@@ -127,7 +127,7 @@ class StepTables:
     moved: Array
 
 
-@stage("layers")
+@stage("program")
 def tables_of(job: Job, layout: Layout, stack: SoftwareStack, kind: int | None = None) -> StepTables:
     """What plans compute, send and hold; with a `kind` of devices what the stages on these do."""
     names, program, even = tuple(name for name, _ in units(job.model)), block_program(job, layout, stack), job.model.even

@@ -27,7 +27,8 @@ import numpy as np
 from make_docs import DOCS, FIGURES, markdown
 
 from crossflow import from_dict
-from crossflow.answers.evaluation.recommendation import dlrm_inputs
+from crossflow.answers.steps import own_batch
+from crossflow.answers.steps.recommendation import RecommendationStep
 from crossflow.cost.price import Prices
 from crossflow.engine.runs.dlrm_sharded import ShardedSteps, candidates, step_time
 from crossflow.engine.runs.programs import launches, table
@@ -121,7 +122,8 @@ def run(system: str, number: int, seed: int) -> tuple[Task, float]:
     }  # fmt: skip
     scenario = from_dict({"system": {"template": SYSTEMS[system], "devices": GPUS}, "workload": workload, "strategy": {"dense": ["ddp"]}})
     start = time.process_time()
-    inputs = dlrm_inputs(scenario)
+    step = RecommendationStep(batch=own_batch(scenario))
+    inputs = step.job, step.plans, step.machine
     offered = [one for one in candidates(*inputs)[0] if not one.problem]
     programs = {one.name: ShardedSteps.of(*inputs, one, np.array([0])).at(0) for one in offered}
     predicted = {name: step_time(*found).item() for name, found in programs.items()}

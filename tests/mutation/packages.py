@@ -49,6 +49,8 @@ TESTS = {
     "answers/planning": "planning plan comparing diffusion explore_opening strategies",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario",
+    "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
+    "replayed_points",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
     "portfolio",
     "evidence/calibration": "calibration calibration_learned nccl_logs",

@@ -13,8 +13,8 @@ import numpy as np
 import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.events import events
-from crossflow.answers.evaluation.recommendation import recommendation_program
 from crossflow.answers.scenario import Scenario, strategy_of
+from crossflow.answers.steps.recommendation import recommendation_program
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.uneven import Uneven

@@ -13,10 +13,10 @@ import numpy as np
 from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.lasting import interrupted
-from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.planning.opening import from_dict
 from crossflow.answers.scenario import Scenario, check_strategy, scenario_document, spelled_out
 from crossflow.answers.score import Score
+from crossflow.answers.steps.members import own_members
 from crossflow.base import files
 from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError, StrategyError

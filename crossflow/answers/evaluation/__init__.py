@@ -2,24 +2,22 @@
 
 Technology names, budgets and every other quantity of the system vary within one batch, as arrays whose last axis is the
 design point; so do dimensions of the workload and, of layered models, strategies and numbers of devices
-(`crossflow.answers.evaluation.members`). Whatever changes the structure of a model or a topology splits the points into groups, each
+(`crossflow.answers.steps.members`). Whatever changes the structure of a model or a topology splits the points into groups, each
 evaluated in one go.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran, fleets_of, score_of
 from crossflow.answers.evaluation.distance import far_off, spoken_over
 from crossflow.answers.evaluation.figures import PROMPTS, task_of, with_figures
-from crossflow.answers.evaluation.layered import transformer_run
 from crossflow.answers.evaluation.likeness import AROUND, bands
-from crossflow.answers.evaluation.members import Members, own_members, together
+from crossflow.answers.evaluation.scoring import fleets_of, score_of
 from crossflow.answers.points import (
     Points,
     Split,
@@ -36,6 +34,9 @@ from crossflow.answers.points import (
 )
 from crossflow.answers.scenario import Scenario, check_steady
 from crossflow.answers.score import OwnFigure, Score, refused, scatter
+from crossflow.answers.steps import fleets_in_pools, own_batch, step_of
+from crossflow.answers.steps.batch import Fleet, PointBatch, Ran
+from crossflow.answers.steps.members import Members, own_members, together
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError
@@ -46,7 +47,6 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.hardware.technology.library import Choice, TechLibrary
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.spec import TransformerSpec
 
 NO_SCENARIO = "evaluate: expected a scenario, got {}; crossflow.load reads one, and crossflow.sweep takes files and mappings too"
@@ -218,40 +218,12 @@ def _of_another_device(scenario: Scenario, choices: Mapping[str, Choice], quanti
     return found
 
 
-def _way(scenario: Scenario) -> Callable[[PointBatch], Ran]:
-    """How batches of a scenario run: as a service, in layers whose strategies are arrays, or as a program.
-
-    A scenario has one way, and a first prediction does not wait for the import of the others.
-    """
-    if task_of(scenario) == "serving":
-        from crossflow.answers.evaluation.serving import serving_run
-
-        return serving_run
-    if isinstance(scenario.workload, TransformerSpec):
-        return transformer_run
-    if isinstance(scenario.workload, DlrmSpec):
-        from crossflow.answers.evaluation.recommendation import dlrm_run
-
-        return dlrm_run
-    from crossflow.answers.evaluation.programs import program_run
-
-    return program_run
-
-
 @functools.lru_cache(maxsize=64)
 def _kept(scenario: Scenario, least: bool, fitting: bool) -> tuple[Ran, Score]:
     """What comes of running a scenario as it stands, which no point changes, and its score: worked out once."""
-    batch = PointBatch(
-        scenario=scenario, system=scenario.system, device=scenario.architecture, members=own_members(scenario),
-        pools=_pools(scenario.system, scenario.pool_architectures), least=least, fitting=fitting,
-    )  # fmt: skip
-    ran = _way(scenario)(batch)
+    batch = own_batch(scenario, least=least, fitting=fitting)
+    ran = step_of(batch).run()
     return ran, score_of(batch, ran)
-
-
-def _pools(system: SystemSpec, built: Mapping[str, Architecture]) -> dict[str, Fleet]:
-    """Pools of a system, of devices as they are built."""
-    return {name: Fleet(pool=name, system=pool, device=built[name]) for name, pool in system.pooled.items()}
 
 
 def _built(
@@ -259,7 +231,7 @@ def _built(
 ) -> tuple[SystemSpec, Architecture, Mapping[str, Fleet]]:
     """System, device and pools of points that differ in technology and quantities."""
     if not quantities and not choices:
-        return scenario.system, scenario.architecture, _pools(scenario.system, scenario.pool_architectures)
+        return scenario.system, scenario.architecture, fleets_in_pools(scenario.system, scenario.pool_architectures)
     paths = {path: tuple(path.split(".")) for path in quantities}
     library = with_quantities(scenario.library, {path[1:]: quantities[name] for name, path in paths.items() if path[0] == "techlib"})
     chosen = chosen_of(scenario, choices)
@@ -278,7 +250,7 @@ def _built(
         system = system.model_copy(update={"pools": {name: with_choices(f"system.pools.{name}") for name in system.pools}})
     system = with_quantities(system, {path[1:]: quantities[name] for name, path in paths.items() if path[0] != "techlib"})
     built = {place: architecture(spec, library_of(place), chosen[place]) for place, spec in system.places.items()}
-    pools = _pools(system, {name: built[f"system.pools.{name}"] for name in system.pools})
+    pools = fleets_in_pools(system, {name: built[f"system.pools.{name}"] for name in system.pools})
     return system, built["system"], pools
 
 
@@ -306,7 +278,7 @@ def _batch(
         ran, kept = _kept(scenario, least, fitting)
         score = kept.having(**{name: dict(held) for name, held in vars(kept).items() if isinstance(held, dict)})  # which others may change
     else:
-        ran = _way(scenario)(batch)
+        ran = step_of(batch).run()
         score = score_of(batch, ran)
     if scenario.requests is not None:
         from crossflow.answers.evaluation.replays import replayed_score

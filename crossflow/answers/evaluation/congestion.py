@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.layered import own_laid
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps import own_step
 from crossflow.base.arrays import plain
-from crossflow.cost.network import LaidGroups, Wires, message_steps
-from crossflow.engine.runs.transformer import transformer_step
+from crossflow.cost.network import LaidGroups
 from crossflow.hardware.mapping.congestion import TAIL, Slowdown
-from crossflow.parallel.strategy.plan import Plan
 
 CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
@@ -106,37 +104,10 @@ def congested_step(scenario: Scenario) -> CongestedStep | None:
     if scenario.system.network.inter.congestion is None:
         return None
     times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
-    slowed, streams = _of_plan(scenario) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
-    found = dict(sorted(slowed.items(), key=lambda pair: -pair[1].priced))
+    step = own_step(scenario)
+    found = dict(sorted(step.slowed().items(), key=lambda pair: -pair[1].priced))
+    streams = None if step.apart is None else SharedStreams(step=times[0], apart=step.apart)
     return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2], streams=streams)
 
 
 _OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.quantile": TAIL})
-
-
-Slowed: TypeAlias = Mapping[tuple[str, LaidGroups], Slowdown]  # what every collective between nodes loses
-
-
-def _of_plan(scenario: Scenario) -> tuple[Slowed, SharedStreams]:
-    """What collectives of a transformer lose, from what the prices of its step ask for; and what its own streams do."""
-    laid = own_laid(scenario)
-    runs_on = replace(laid.machine)  # with wires that have priced nothing yet
-    step, apart = (float(transformer_step(laid.job, laid.layout, one).total[0]) for one in (runs_on, replace(runs_on, apart=True)))
-    return runs_on.wires.slowed, SharedStreams(step=step, apart=apart)
-
-
-def _of_program(scenario: Scenario) -> Slowed:
-    """What collectives of a program lose."""
-    # With what runs programs and shards tables, which few congested steps need, and no other.
-    from crossflow.answers.evaluation.programs import placed
-    from crossflow.answers.evaluation.recommendation import step_program
-
-    program = step_program(scenario)
-    own = None if scenario.stack is None else scenario.stack.peer_all_reduce
-    wires = Wires(network=scenario.system.network, architecture=scenario.architecture, node=scenario.nodes[0], all_reduce=own)
-    placement = placed(scenario, program, scenario.architecture)
-    for message in program.messages:
-        for size, route, model in message_steps(message, placement, wires):
-            if size[0] > 0 and route.size > 1 and message.time is None:
-                model(size)
-    return wires.slowed

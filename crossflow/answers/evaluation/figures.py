@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import Fleet, energy_shares
-from crossflow.answers.evaluation.members import Members
 from crossflow.answers.evaluation.replay_statistics import PERCENTILES
+from crossflow.answers.evaluation.scoring import energy_shares
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import ITERATION, Score
+from crossflow.answers.steps.batch import Fleet
+from crossflow.answers.steps.members import Members
 from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
 from crossflow.engine.runs.service import TAILS

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.answers.evaluation.figures import cost_figures
-from crossflow.answers.evaluation.members import Members, own_members
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.scenario_file import RunLength
 from crossflow.answers.score import Score
+from crossflow.answers.steps.members import Members, own_members
 from crossflow.base.arrays import Array, points, wide
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show

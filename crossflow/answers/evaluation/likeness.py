@@ -27,8 +27,8 @@ from crossflow.answers.bands import (
     type_of,
 )
 from crossflow.answers.evaluation.distance import Distance, far_off
-from crossflow.answers.evaluation.members import Members
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.members import Members
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError

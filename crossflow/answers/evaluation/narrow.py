@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from crossflow.answers.evaluation.layered import own_laid
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.transformers import own_laid
 from crossflow.base.formats import DTYPE_BYTES, HALF, with_like
 from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.machine import Machine

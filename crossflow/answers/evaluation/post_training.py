@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.bands import FIGURES_OF_A_BAND, LEVELS, Trust
-from crossflow.answers.evaluation.common import Fleet, drawn_energy, rents
 from crossflow.answers.evaluation.continued import Continued, continued
 from crossflow.answers.evaluation.figures import operation, whole_run
 from crossflow.answers.evaluation.job_trust import job_trust
-from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import told_trust, trust
-from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.evaluation.replays import row_of
+from crossflow.answers.evaluation.scoring import drawn_energy, rents
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
+from crossflow.answers.steps.batch import Fleet
+from crossflow.answers.steps.machines import machine
+from crossflow.answers.steps.members import own_members
 from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document

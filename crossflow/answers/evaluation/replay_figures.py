@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import rents
 from crossflow.answers.evaluation.replay_statistics import Phases, phases, spread
 from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_scenario
-from crossflow.answers.evaluation.serving import between_nodes
+from crossflow.answers.evaluation.scoring import rents
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.services import between_nodes
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay

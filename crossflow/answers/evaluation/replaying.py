@@ -11,11 +11,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import NO_BANDWIDTH, Fleet, drawn_energy
 from crossflow.answers.evaluation.fleets import capacity, check_fleet, coupled, failures_of, scaling_of
-from crossflow.answers.evaluation.layered import machine, pool_machine, pool_of_experts
-from crossflow.answers.evaluation.serving import service_of
+from crossflow.answers.evaluation.scoring import NO_BANDWIDTH, drawn_energy
 from crossflow.answers.scenario import Scenario, check_strategy
+from crossflow.answers.steps.batch import Fleet
+from crossflow.answers.steps.machines import machine, pool_machine
+from crossflow.answers.steps.services import service_of
+from crossflow.answers.steps.transformers import pool_of_experts
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine

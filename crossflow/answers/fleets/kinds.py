@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crossflow.answers.evaluation.common import Fleet, rents
 from crossflow.answers.evaluation.fleets import coupled
 from crossflow.answers.evaluation.replaying import ServiceEngines, engines_of
+from crossflow.answers.evaluation.scoring import rents
 from crossflow.answers.points import Together, is_together, read_together, variant
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.batch import Fleet
 from crossflow.base.errors import CrossflowError
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import legal_strategies

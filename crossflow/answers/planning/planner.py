@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.common import NO_BANDWIDTH
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
-from crossflow.answers.evaluation.layered import machine
-from crossflow.answers.evaluation.members import LegalStrategies
 from crossflow.answers.evaluation.remedies import remedies
+from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
 from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, scatter
 from crossflow.answers.sections import of_other_makers
+from crossflow.answers.steps.machines import machine
+from crossflow.answers.steps.members import LegalStrategies
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.answers.evaluation.figures import usual_objective
-from crossflow.answers.evaluation.members import together
 from crossflow.answers.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.answers.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
 from crossflow.answers.score import ITERATION
 from crossflow.answers.search.division import SPREAD, BudgetDivision
 from crossflow.answers.search.shares import choices_of
 from crossflow.answers.settings import pointed
+from crossflow.answers.steps.members import together
 from crossflow.answers.study import sweeps
 from crossflow.answers.study.planning import PlannedSearch, planned
 from crossflow.answers.study.plots.columns import PARTS

@@ -25,7 +25,7 @@ from crossflow.edges.launch.models import by_huggingface, model_settings, names_
 from crossflow.edges.launch.settings import FlatSettings, defaults, differing, nested, plan_settings, section, workload_settings
 from crossflow.edges.launch.sources import KINDS, Source, comment_value, taken_apart
 from crossflow.edges.launch.table import FlagTable, Found, GivenFlag, Remark, read_flags, said_by, shell_words, table, written_flags
-from crossflow.hardware.architecture.software import SoftwareStack, load_stack, maker
+from crossflow.hardware.architecture.software import UNSCHEDULED, SoftwareStack, load_stack, maker
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.spec import TransformerSpec
 
@@ -33,7 +33,9 @@ LENGTHS = ("max-model-len", "context-length", "--max_seq_len")  # of the longest
 _EXAMPLES: Mapping[str, Any] = {  # of what files do not say
     "workload.prompt": 2000, "workload.output": 200, "workload.dtype": "bf16", "workload.global_batch": 64, "strategy.micro_batch": 1,
     "workload.serving.speculation.acceptance": 0.7, "workload.serving.adapters.count": 8,
+    "software.host.schedule": "1ms",
 }  # fmt: skip
+HOST = "software.host"  # times of the host, which no flag says
 OF_REQUESTS = ("workload.prompt", "workload.output")  # which requests say themselves
 TRAINING = ("megatron", "torchtitan", "deepspeed")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
@@ -187,6 +189,13 @@ def read(source: str | Path, kind: str | None = None, devices: int | None = None
     return read_parts(taken_apart(text, file, kind, folder), devices)
 
 
+def _unscheduled(fields: FlatSettings, stack: str) -> dict[str, str]:
+    """What the host does between two steps, where a file says that none of it runs beside a step and nobody measured it."""
+    prepared = load_stack(stack)[0]
+    alone = fields.get("software.engine.asynchronous") is False and prepared.engine.asynchronous
+    return {f"{HOST}.schedule": UNSCHEDULED.format(prepared.name)} if alone and not prepared.schedules else {}
+
+
 def read_parts(parts: Source, devices: int | None = None) -> Launch:
     """What a launch file means that is taken apart; see `read`."""
     known = dynamo.table_of(parts.workers[0].line.backend) if parts.workers else table(parts.kind)
@@ -198,7 +207,7 @@ def read_parts(parts: Source, devices: int | None = None) -> Launch:
         raise SpecError(dict.fromkeys(problems))
     fields = {path: value for path, value in {**meaning.fields, **said}.items() if value is not None}
     stack = str(said.get("software") or meaning.software or known.software)
-    missing = {path: why for path, why in meaning.missing.items() if fields.get(path) is None}
+    missing = {path: why for path, why in {**meaning.missing, **_unscheduled(fields, stack)}.items() if fields.get(path) is None}
     if parts.kind in TRAINING and "strategy.dp" not in fields:
         missing["devices"] = "the file does not say how many devices there are"
     elif count is None:
@@ -444,6 +453,7 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     if kind == "megatron":
         said |= {"strategy.dp"}  # what the devices leave
     comments, unsaid = _left(settings, said, known, kind, named)
+    comments = {**_host_times(scenario, known), **comments}
     told = (*rules.remarks, *_foreign(scenario, values), *_lengths(scenario, values))
     unsaid = [*_made_for(scenario, known, kind), *unsaid]
     if kind not in TRAINING and (preset := preset_of(settings, named)) and not _is_named(values, preset):
@@ -451,6 +461,13 @@ def flags_of(scenario: Scenario, kind: str) -> SaidScenario:
     return SaidScenario(
         known=known, settings=settings, values=values, comments=comments, remarks=told, unsaid=(*rules.unsaid, *unsaid)
     )  # fmt: skip
+
+
+def _host_times(scenario: Scenario, known: FlagTable) -> dict[str, Any]:
+    """What the scenario says of the time that the host takes between steps, which no flag says, by path."""
+    own = files.held(scenario.document.data, ("software", "host"))
+    times = {f"{HOST}.{key}": value for key, value in own.items()} if isinstance(own, Mapping) else {}
+    return {path: value for path, value in times.items() if path in known.comments}
 
 
 def _vendor(scenario: Scenario) -> str:

@@ -22,10 +22,10 @@ from crossflow.edges.launch.table import Found, Remark
 from crossflow.parallel.strategy.plan import Plan
 
 P = "parallelism."
-# Schedules of PyTorch, each with ours and whether a rank has several stages; those with None are predicted as 1f1b.
-SCHEDULES: Mapping[str, tuple[str | None, bool]] = {
+# Schedules of PyTorch, each with ours and whether a rank has several stages.
+SCHEDULES: Mapping[str, tuple[str, bool]] = {
     "1F1B": ("1f1b", False), "GPipe": ("gpipe", False), "Interleaved1F1B": ("1f1b", True), "LoopedBFS": ("gpipe", True),
-    "InterleavedZeroBubble": (None, True), "ZBVZeroBubble": ("zb-v", True), "DualPipeV": ("dualpipev", True),
+    "InterleavedZeroBubble": ("zb-h1", True), "ZBVZeroBubble": ("zb-v", True), "DualPipeV": ("dualpipev", True),
 }  # fmt: skip
 MAX_STAGES = 4000
 WITHOUT_PIPELINE = ("qwen3", "gpt_oss")  # models that torchtitan 0.2.2 does not divide into stages
@@ -53,7 +53,7 @@ def meaning(found: Found, devices: int | None) -> Meaning:
     fields |= dict(_replicas(found, fields, devices, problems, remarks))
     fields |= dict(_batches(found, fields, problems, remarks))
     if preset is not None:
-        fields |= dict(_stages(found, fields, preset_settings(preset)["workload.layers"], problems, remarks))
+        fields |= dict(_stages(found, fields, preset_settings(preset)["workload.layers"], problems))
         fields |= dict(_experts(found, fields, preset, problems))
     fields |= dict(_types(found, fields, remarks))
     if fields["strategy.tp"] > 1:
@@ -137,7 +137,7 @@ def _batches(found: Found, fields: Mapping[str, Any], problems: list[Problem], r
         remarks.append(found.remark("training.local_batch_size", why))
 
 
-def _stages(found: Found, fields: FlatSettings, layers: int, problems: list[Problem], remarks: list[Remark]) -> MeantFields:
+def _stages(found: Found, fields: FlatSettings, layers: int, problems: list[Problem]) -> MeantFields:
     """The schedule, and the layers of every chunk."""
     pp = fields["strategy.pp"]
     if pp == 1:
@@ -149,9 +149,7 @@ def _stages(found: Found, fields: FlatSettings, layers: int, problems: list[Prob
         problems.append(found.problem(key, f"expected one of {', '.join(SCHEDULES)}, got '{named}'"))
         return
     ours, several = SCHEDULES[known]
-    if ours is None:
-        remarks.append(found.remark(key, f"{known} is predicted as 1f1b, without passes that fill the bubble"))
-    yield "strategy.schedule", ours or "1f1b"
+    yield "strategy.schedule", ours
     sizes = _sizes(found, layers, pp, several=several)
     if sizes is None or len(sizes) % pp or sum(sizes) != layers or min(sizes) < 0:
         stages = "more" if sizes is None else len(sizes)

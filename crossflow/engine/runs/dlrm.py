@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.base.arrays import Array, divide, wide
+from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.cost.network import MessageCosts, Wires
 from crossflow.cost.price import Prices, host_calls, kernel_prices, stacked
@@ -41,6 +42,7 @@ def _soonest(tables: Embedding, wires: Wires) -> Embedding:
     return replace(tables, updates=kept)
 
 
+@stage("price")
 def dlrm_prices(program: Program, n: int, machine: Machine) -> Prices:
     """What the program of n design points costs; no lower bounds."""
     messages = MessageTable.of(program.messages, n)
@@ -56,6 +58,7 @@ def dlrm_prices(program: Program, n: int, machine: Machine) -> Prices:
     )
 
 
+@stage("run")
 def dlrm_outcome(job: DlrmJob, step: DlrmStep, prices: Prices, stack: SoftwareStack) -> Outcome:
     """What comes out of a step of every design point."""
     program, plans, n, costs, sent = step.program, step.plans, len(step.plans), prices.kernels, prices.messages.time

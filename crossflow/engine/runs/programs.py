@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, divide, summed, tally, wide
+from crossflow.base.stages import stage
 from crossflow.cost.price import Prices, stacked
 from crossflow.engine.events import run_shared
 from crossflow.engine.runs.outcome import Outcome
@@ -21,6 +22,7 @@ Makespan = Callable[[Array], Array]  # of the time of every row of tasks
 Step = Callable[[Any], Array]  # of the messages that take no time
 
 
+@stage("run")
 def program_outcome(
     program: Program, prices: Prices, n: int, *, devices: int, slots: int | None = None, total: Array | None = None
 ) -> Outcome:
@@ -64,7 +66,7 @@ def program_outcome(
         breakdown=kinds,
         communication=communication,
         exposed=exposed,
-        memory={kind: wide(np.asarray(amount, dtype=float), n) for kind, amount in fullest(program.memory).items()},
+        memory=_held(program, n),
         flops=flops,
         model_flops=flops,
         energy=energy,
@@ -75,6 +77,12 @@ def program_outcome(
         measured=_measured(plan, prices),
         problems=_too_fast(program, prices, n),
     )
+
+
+@stage("memory")
+def _held(program: Program, n: int) -> dict[str, Array]:
+    """Bytes of the fullest device by kind, each of shape (n,). [B]"""
+    return {kind: wide(np.asarray(amount, dtype=float), n) for kind, amount in fullest(program.memory).items()}
 
 
 def _too_fast(program: Program, prices: Prices, n: int) -> tuple[tuple[Mask, str], ...]:

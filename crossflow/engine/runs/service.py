@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide
+from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.drafting import HostWork, added, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
@@ -245,6 +246,7 @@ class _PromptsRead:
     sent: Array  # in which its keys and values travel to a replica. [s]
 
 
+@stage("run")
 def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -> Steady:
     """A service of n points in steady state.
 
@@ -291,6 +293,7 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
     return Steady(outcome=outcome, requests=np.where(never, 0.0, ends), figures=figures, reading=energy, feeding=feeding)
 
 
+@stage("run")
 def at_rest(job: Job, layout: Layout, machine: Machine, service: Service) -> Steady:
     """A service of n points with one request in each replica that has room for it: what devices hold, and whether a step ends.
 

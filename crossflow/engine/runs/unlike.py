@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crossflow.base.arrays import Array, Index
+from crossflow.base.stages import stage
 from crossflow.cost.joined import joined
 from crossflow.cost.passes import Steps
 from crossflow.engine.runs.busiest import Busiest, parts_of
@@ -102,6 +103,7 @@ def _time(prices: PlanPrices, job: Job, layout: Layout, shape: Shape) -> Array:
     return _busiest(prices, job, layout, shape).total
 
 
+@stage("run")
 def _run(plans: UnlikePlans) -> tuple[Outcome, tuple[KindWork, ...]]:
     """The same, where steps may be without end."""
     job, layout, kinds, held = plans.job, plans.layout, plans.kinds, plans.held

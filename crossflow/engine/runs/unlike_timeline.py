@@ -6,30 +6,26 @@ else is as on one kind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from crossflow.engine.runs.slot_events import StepPasses
 from crossflow.engine.runs.slots import reductions_of
 from crossflow.engine.runs.timeline import filled
 from crossflow.engine.runs.uneven import EVEN, Uneven
-from crossflow.engine.runs.unlike import unlike_plans, unlike_slots
-from crossflow.engine.runs.unlike_prices import DeviceKind
+from crossflow.engine.runs.unlike import UnlikePlans, unlike_slots
 from crossflow.engine.timeline.record import Timeline
 from crossflow.parallel.blocks import units
 from crossflow.parallel.shapes import Occurrence, Shape, alike, sequence
-from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import PipelineOrder
 from crossflow.workload.job import Job
 
 
-def unlike_timeline(job: Job, layout: Layout, kinds: Sequence[DeviceKind], title: str, uneven: Uneven = EVEN) -> Timeline:
-    """Timeline of a step of a single plan; parameters as of `unlike_plans` and `transformer_timeline`."""
-    plans = unlike_plans(job, layout, kinds)
-    layout, held = plans.layout, plans.held
+def unlike_timeline(plans: UnlikePlans, title: str, uneven: Uneven = EVEN) -> Timeline:
+    """Timeline of a step of a single plan, with its stages on their devices; other parameters as of `transformer_timeline`."""
+    job, layout, held = plans.job, plans.layout, plans.held
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
     steps, slots, closing = unlike_slots(plans, shape)
-    machine = kinds[0].machine
+    machine = plans.kinds[0].machine
     step = StepPasses(
         job=job, layout=layout.on_kind(1, layout.pp),  # first and last stage are never in one node
         machine=machine, steps=steps, slots=slots, order=shape.order, closing=closing, reductions=reductions_of(steps, slots),

@@ -323,6 +323,9 @@ def maker(vendor: str) -> str:
     return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
 
 
+UNSCHEDULED = "what the host of {} does between two steps was not measured"
+
+
 class SoftwareStack(FileModel):
     """A framework as a file."""
 
@@ -424,6 +427,11 @@ class SoftwareStack(FileModel):
         return self
 
     @property
+    def schedules(self) -> bool:
+        """Whether what the host does between two steps of a service is known."""
+        return bool(self.host.schedule.any() or self.host.request.any())
+
+    @property
     def on_host(self) -> SoftwareStack:
         """The same software where its context and the work space of its libraries lie on the host."""
         nothing = np.zeros(1)
@@ -461,10 +469,10 @@ def load_stack(named: str | Document, base: Path | None = None) -> tuple[Softwar
 def _check_prepared(stack: SoftwareStack, below: Document, document: Document) -> None:
     """SpecError for steps that are prepared one after the other in a time that nobody knows, which would look like a gain."""
     asked = files.held(below.data, ("engine", "asynchronous")) is True and not stack.engine.asynchronous
-    if asked and not (stack.host.schedule.any() or stack.host.request.any()):
+    if asked and not stack.schedules:
         raise document.error(
             ("engine", "asynchronous"),
-            f"what the host of {stack.name} does between two steps was not measured, so that steps without it beside them would look "
+            f"{UNSCHEDULED.format(stack.name)}, so that steps without it beside them would look "
             "faster; give that time too, such as host: {schedule: 1 ms} (software.host.schedule), or leave asynchronous out",
         )
 

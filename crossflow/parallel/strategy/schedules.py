@@ -15,6 +15,7 @@ References
    github.com/deepseek-ai/DualPipe. Its DualPipeV folds the pipeline in half, as Sea AI Lab did ("DualPipe could be better without the
    Dual", 2025).
 .. [7] Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, Sec. 3 and 4: V-ZB.
+.. [8] PyTorch, torch/distributed/pipelining/schedules.py, `ScheduleInterleavedZeroBubble`.
 """
 
 from __future__ import annotations
@@ -170,16 +171,17 @@ def gpipe(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
 
 
 def zb_h1(stages: int, chunks: int, microbatches: int) -> PipelineOrder:
-    """ZB-H1 [3]_: 1F1B whose weight gradients come as many microbatches later as stages lie before, so that they fill its end.
+    """ZB-H1 [3]_: 1F1B whose weight gradients come as many passes later as stages lie before, so that they fill its end.
 
-    No stage keeps more than the first one of 1F1B; the bubble is (p - 1) (F + B - W).
+    No stage keeps more than the first one of 1F1B; the bubble is (p - 1) (F + B - W). With several chunks a stage it is PyTorch's
+    interleaved form [8]_: a stage begins with one forward pass more than the next, not two, as gradients of inputs come back sooner.
     """
-    plain = one_f_one_b(stages, chunks, microbatches)
+    plain = _natural(stages, chunks, microbatches, lambda stage: stages * chunks - 1 - stage)
     slots = []
     for stage, mine in enumerate(plain.slots):
-        batches = np.arange(microbatches)
-        weights = np.stack([np.full_like(batches, WEIGHT), np.full_like(batches, stage), batches], axis=1)
-        place = np.flatnonzero(mine[:, 0] == BACKWARD)[np.minimum(batches + stage, microbatches - 1)]
+        backward = np.flatnonzero(mine[:, 0] == BACKWARD)
+        weights = mine[backward] + [WEIGHT - BACKWARD, 0, 0]
+        place = backward[np.minimum(np.arange(len(backward)) + stage, len(backward) - 1)]
         slots.append(np.insert(mine, place + 1, weights, axis=0))
     return PipelineOrder(stages=stages, microbatches=microbatches, chains=plain.chains, slots=tuple(slots))
 
@@ -315,7 +317,7 @@ RULES: Mapping[str, Callable[[int, int, int], PipelineOrder]] = dict(
 )
 
 
-ONE_CHUNK = ("zb-h1", "chimera", "pipedream", "dualpipe")  # rules for pipelines of several stages, none of which is interleaved
+ONE_CHUNK = ("chimera", "pipedream", "dualpipe")  # rules that are never interleaved
 NATURAL = ("1f1b", "gpipe", "zb-h1", "pipedream")  # rules whose rows are the chunks of the model in its order
 
 
@@ -339,7 +341,7 @@ def schedule_problem(schedule: str, stages: int, chunks: int, microbatches: int)
             words = "pp = {}, virtual_stages = {} and {} microbatches"
             return f"schedule {schedule} is of {words.format(*wanted)}, but the plan has {words.format(*given)}"
         return None
-    if stages == 1 and schedule in (*ONE_CHUNK, *FOLDED):
+    if stages == 1 and schedule in (*ONE_CHUNK, *FOLDED, "zb-h1"):
         return f"schedule: {schedule} needs a pipeline, but pp = 1"
     if chunks > 1 and schedule in ONE_CHUNK:
         each = "a chunk a stage for each direction" if schedule in BIDIRECTIONAL else "one chunk a stage"

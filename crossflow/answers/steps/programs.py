@@ -1,42 +1,95 @@
-"""Evaluation of programs, those of graphs of kernels and those that are given: placement, prices, outcome."""
+"""Steps of programs, those of graphs of kernels and those that are given: placement, prices, outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import PointBatch, Ran
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.batch import Ran
+from crossflow.answers.steps.step import ScenarioStep, Slowed, StepEvents
 from crossflow.base.arrays import Array, Index, tally, wide
-from crossflow.base.stages import stage
-from crossflow.cost.network import CostRows, MessageCosts, message_costs
+from crossflow.cost.network import CostRows, MessageCosts, message_costs, message_steps
 from crossflow.cost.price import Prices, price, stacked
 from crossflow.engine.runs.programs import launches, program_outcome, table
+from crossflow.engine.runs.uneven import Uneven
 from crossflow.engine.schedule import of_class, schedule
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import NetworkSpec
 from crossflow.hardware.mapping.placement import Placement, layouts, place
+from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.program.program import HOST_TIMES, Program
 
+if TYPE_CHECKING:
+    from crossflow.engine.timeline.record import Timeline
+
 TIMED = 3  # placements of a program whose steps are timed
+REPLICAS = ("dp", "cp")  # axes of a given program along which ranks hold the same weights
 
 
-@stage("program")
-def program_run(batch: PointBatch) -> Ran:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ProgramStep(ScenarioStep):
     """Steps of points that share a program but for its sizes."""
-    scenario, n, program = batch.scenario, batch.n, batch.members.job
-    prices, _, total = _placed_prices(scenario, program, batch.system.network, batch.device, least=batch.least)
-    outcome = program_outcome(program, prices, n, devices=scenario.devices, slots=scenario.slots, total=total)
-    devices = np.full(n, float(scenario.devices))
-    return Ran(outcome=outcome, devices=devices)
+
+    def run(self) -> Ran:
+        """See `ScenarioStep.run`."""
+        batch, scenario = self.batch, self.batch.scenario
+        prices, _, total = _placed_prices(scenario, batch.members.job, batch.system.network, batch.device, least=batch.least)
+        outcome = program_outcome(batch.members.job, prices, batch.n, devices=scenario.devices, slots=scenario.slots, total=total)
+        return Ran(outcome=outcome, devices=np.full(batch.n, float(scenario.devices)))
+
+    def program(self) -> Program:
+        """The step of a scenario as it stands, as a program."""
+        return self.batch.scenario.program()
+
+    def unrolled(self) -> Program:
+        """The same with every time step written out."""
+        return self.batch.scenario.program(unrolled=True)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Axes of the mesh along which ranks hold the same weights."""
+        mesh: Mesh = self.batch.scenario.strategy  # type: ignore[assignment] # a graph's and a program's is
+        return *mesh.names("rows", "batch"), *REPLICAS
+
+    def timeline(self, title: str, uneven: Uneven) -> Timeline:
+        """See `ScenarioStep.timeline`."""
+        from crossflow.answers.steps.program_timelines import program_timeline
+
+        return program_timeline(self.batch.scenario, self.unrolled(), self.replicas, title, uneven)
+
+    def events(self) -> StepEvents:
+        """See `ScenarioStep.events`."""
+        from crossflow.answers.steps.program_events import program_events
+
+        program, total = self.program(), float(self.run().outcome.total[0])
+        return program_events(self.batch.scenario, program, placed(self.batch.scenario, program), total)
+
+    def slowed(self) -> Slowed:
+        """See `ScenarioStep.slowed`."""
+        from crossflow.answers.steps.program_events import wires_of
+
+        program, wires = self.program(), replace(wires_of(self.batch.scenario), profile=None)
+        placement = placed(self.batch.scenario, program)
+        for message in program.messages:
+            for size, route, model in message_steps(message, placement, wires):
+                if size[0] > 0 and route.size > 1 and message.time is None:
+                    model(size)
+        return wires.slowed
+
+    @property
+    def memory_by_stage(self) -> tuple[Mapping[str, float], ...]:
+        """See `ScenarioStep.memory_by_stage`. [B]"""
+        return tuple({kind: float(size) for kind, size in kinds.items()} for kinds in self.program().memory)
 
 
-def placed(scenario: Scenario, program: Program, device: Architecture) -> Placement:
+def placed(scenario: Scenario, program: Program) -> Placement:
     """Placement of the mesh at the first design point: in the scenario's order, or in that of all orders in which the step ends first."""
     tried = _tried(scenario, program)
-    return tried[0] if len(tried) == 1 else _placed_prices(scenario, program, scenario.system.network, device)[1]
+    return tried[0] if len(tried) == 1 else _placed_prices(scenario, program, scenario.system.network, scenario.architecture)[1]
 
 
 def _tried(scenario: Scenario, program: Program) -> tuple[Placement, ...]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OVERFULL, OVERFULL_HOST, OVERFULL_SECOND, Score
+from crossflow.answers.steps.batch import Fleet, PointBatch, Ran
+from crossflow.answers.steps.members import Members
 from crossflow.base.arrays import Array, Index, Mask, divide, wide
 from crossflow.base.limits import LARGEST
 from crossflow.base.stages import stage
@@ -17,11 +16,7 @@ from crossflow.engine.runs.outcome import Outcome
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import normalised
 from crossflow.hardware.architecture.system import reference_peak
-from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.tables import COLLECTIVES
-
-if TYPE_CHECKING:
-    from crossflow.answers.evaluation.members import Members
 
 INCONSISTENT = "internal error: the predicted time is below a lower bound of its own inputs; please report this scenario"
 BEYOND = f"a step would take more than {LARGEST:g} s, or numbers leave what floats hold: a rate, a share or an efficiency is near zero"
@@ -29,66 +24,6 @@ NO_RATE = "the device's rate in the data type of the workload is 0"
 NO_BANDWIDTH = "no network or memory bandwidth where the strategy needs it"
 NOTHING = np.zeros(1)
 Causes = list[tuple[Mask, str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fleet:
-    """Devices of one kind, and what they do in a step; arrays of shape (n,) or (1,)."""
-
-    system: SystemSpec
-    device: Architecture
-    pool: str = ""  # name of the pool that they are; none where they are as those of the system itself
-    devices: Array = field(default_factory=lambda: np.zeros(1))  # how many there are. [1]
-    energy: Array = field(default_factory=lambda: np.zeros(1))  # of their operations and traffic in a step. [J]
-    # what each sends in its node, and out of it, of what is counted apart from `energy`. [B]
-    sent: tuple[Array, Array] = field(default_factory=lambda: (np.zeros(1), np.zeros(1)))
-
-    def prefix(self, mark: str) -> str:
-        """What names of figures of its devices begin with."""
-        return f"{self.pool}{mark}" if self.pool else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointBatch:
-    """Points that are evaluated together: they share all but technology, quantities, and what their members have.
-
-    Attributes
-    ----------
-    scenario : that the points are of.
-    system, device : with the quantities that vary, one value a point.
-    members : what each point computes, and how it is divided.
-    pools : the pools of the system, likewise.
-    least, fitting : as of `crossflow.evaluate`.
-    """
-
-    scenario: Scenario
-    system: SystemSpec
-    device: Architecture
-    members: Members
-    pools: Mapping[str, Fleet] = field(default_factory=dict)
-    least: bool = False
-    fitting: bool = False
-
-    @property
-    def n(self) -> int:
-        """Number of points."""
-        return len(self.members.which)
-
-    @property
-    def own(self) -> bool:
-        """Whether nothing differs from the scenario as it stands."""
-        return self.members.own and self.device is self.scenario.architecture and self.system is self.scenario.system
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """What came of running a batch, and what its score is related to."""
-
-    outcome: Outcome
-    devices: Array  # of every point, shape (n,). [1]
-    beside: tuple[Fleet, ...] = ()  # further devices, which `devices` counts too, and whose energy the outcome does not have
-    serving: Mapping[str, Array] = field(default_factory=dict)  # figures of a service by column
-    answered: tuple[Array, Array] | None = None  # requests of a step of a service, and the tokens that are written for each. [1]
 
 
 def first_cause(causes: Causes) -> tuple[Mask, Index, tuple[str, ...]]:

@@ -1,21 +1,23 @@
-"""Evaluation of services in steady state: what scenarios say of them as arrays, and their score."""
+"""Services in steady state: what scenarios say of them as arrays, and the mean step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
-from crossflow.answers.evaluation.layered import expert_pool, machine, pool_machine
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.batch import Fleet, Ran
+from crossflow.answers.steps.machines import pool_machine
+from crossflow.answers.steps.transformers import TransformerStep, expert_pool
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
-from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.service import Prefill, Service, at_rest, guessed, steady_state
+from crossflow.engine.runs.apart import ExpertPool
+from crossflow.engine.runs.service import Prefill, Service, Steady, at_rest, guessed, steady_state
+from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import engine_devices, worker_plan
@@ -25,47 +27,58 @@ from crossflow.workload.spec import TransformerSpec
 OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
 
 
-@stage("service")
-def serving_run(batch: PointBatch) -> Ran:
-    """A service in steady state: a sample is a request, the step the mean one of all replicas."""
-    scenario, members, job = batch.scenario, batch.members, batch.members.job
-    runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
-    pool = batch.pools.get("prefill")
-    reads_on = runs_on if pool is None else replace(pool_machine(scenario, pool.device, pool.system), least=batch.least)
-    layout = Layout.of(members.strategies, members.batch, runs_on.node)
-    service = service_of(job, members.workloads, members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
-    found = expert_pool(batch, runs_on)
-    service = service if found is None else replace(service, experts=found[0])
-    replicas, layout = layout.devices, _at_work(layout, service)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceStep(TransformerStep):
+    """The mean step of services in steady state, of all replicas; a sample is a request."""
+
+    def run(self) -> Ran:
+        """See `ScenarioStep.run`."""
+        batch, job, runs_on, pool = self.batch, self.job, self.machine, self.batch.pools.get("prefill")
+        reads_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
+        layout = Layout.of(batch.members.strategies, batch.members.batch, runs_on.node)
+        service = service_of(job, batch.members.workloads, batch.members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
+        found = expert_pool(batch, runs_on)
+        service = service if found is None else replace(service, experts=found[0])
+        replicas, layout = layout.devices, _at_work(layout, service)
+        layout, service = _cut(job, layout, service, runs_on.stack)
+        # A replay has its own times. What lies on other devices, or on a second memory, still follows from the balance.
+        alone = service.prefill is None and service.experts is None and runs_on.architecture.second is None
+        steady = (at_rest if alone and batch.scenario.requests is not None else steady_state)(job, layout, runs_on, service)
+        beside = self._beside(steady, service, found)
+        return Ran(
+            outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), beside=beside, serving=steady.figures,
+            answered=(steady.requests, service.output),
+        )  # fmt: skip
+
+    def _beside(self, steady: Steady, service: Service, experts: tuple[ExpertPool, Fleet] | None) -> tuple[Fleet, ...]:
+        """Devices beside those of the replicas: workers for prompts, further engines, and those that hold experts."""
+        batch, beside = self.batch, self._further()
+        if service.prefill is not None:
+            fleet = batch.pools.get("prefill") or Fleet(system=batch.system, device=batch.device)
+            devices = service.prefill.workers * service.prefill.layout.devices
+            beside = (replace(fleet, devices=devices, energy=steady.reading), *beside)
+        if experts is not None and steady.feeding is not None:
+            beside = (*beside, replace(experts[1], energy=steady.feeding.energy, sent=steady.feeding.sent))
+        return beside
+
+    def _further(self) -> tuple[Fleet, ...]:
+        """Devices of pools of further engines, which only a replay puts to work."""
+        batch = self.batch
+        counts = [engine_devices(one) for one in batch.members.workloads if isinstance(one, TransformerSpec)]
+        names = dict.fromkeys(name for count in counts for name in count)
+        if names and batch.scenario.requests is None:
+            raise CrossflowError(f"{batch.scenario.name}: workload.serving.pools: {OF_A_REPLAY}")
+        own = Fleet(system=batch.system, device=batch.device)
+        devices = {name: np.array([float(count.get(name, 0)) for count in counts])[batch.members.which] for name in names}
+        return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
+
+
+def _cut(job: Job, layout: Layout, service: Service, stack: SoftwareStack) -> tuple[Layout, Service]:
+    """Plans with the microbatches of their steps, and the service with the pieces of prompts that such a microbatch reads."""
     microbatches = _microbatches(layout, service)
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
-    parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
-    layout, service = replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
-    # A replay has its own times. What lies on other devices, or on a second memory, still follows from the balance.
-    alone = scenario.requests is not None and service.prefill is None and service.experts is None and runs_on.architecture.second is None
-    steady = (at_rest if alone else steady_state)(job, layout, runs_on, service)
-    beside = _further(batch)
-    if service.prefill is not None:
-        fleet = pool or Fleet(system=batch.system, device=batch.device)
-        devices = service.prefill.workers * service.prefill.layout.devices
-        beside = (replace(fleet, devices=devices, energy=steady.reading), *beside)
-    if found is not None and steady.feeding is not None:
-        beside = (*beside, replace(found[1], energy=steady.feeding.energy, sent=steady.feeding.sent))
-    return Ran(
-        outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), beside=beside, serving=steady.figures,
-        answered=(steady.requests, service.output),
-    )  # fmt: skip
-
-
-def _further(batch: PointBatch) -> tuple[Fleet, ...]:
-    """Devices of pools of further engines, which only a replay puts to work."""
-    counts = [engine_devices(one) for one in batch.members.workloads if isinstance(one, TransformerSpec)]
-    names = dict.fromkeys(name for count in counts for name in count)
-    if names and batch.scenario.requests is None:
-        raise CrossflowError(f"{batch.scenario.name}: workload.serving.pools: {OF_A_REPLAY}")
-    own = Fleet(system=batch.system, device=batch.device)
-    devices = {name: np.array([float(count.get(name, 0)) for count in counts])[batch.members.which] for name in names}
-    return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
+    parts = np.where(overlaps(job, replace(layout, micro_batch=requests), stack), 2.0, 1.0)
+    return replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
 
 
 def between_nodes(scenario: Scenario) -> Iterator[str]:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.answers.evaluation.programs import placed
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.programs import REPLICAS, placed
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.price import Prices, price
 from crossflow.engine.kinds import Kinds, kinds_of, split
-from crossflow.engine.runs.dlrm_point import NODE, NODES
 from crossflow.engine.runs.programs import launches, table
 from crossflow.engine.runs.uneven import EVEN, Uneven, check_places
 from crossflow.engine.schedule import durations, longest_path
@@ -23,20 +22,10 @@ from crossflow.engine.tasks import Copy, PriceRows, Task, copies, tasks_of
 from crossflow.engine.timeline.flat import Run, timeline_of
 from crossflow.engine.timeline.record import COMPUTE, DATA, HOST, PIPELINE, TENSOR, Device, Timeline
 from crossflow.hardware.mapping.placement import Placement
-from crossflow.parallel.strategy.hierarchy import Hierarchy
-from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.program.blocks import MOST
 from crossflow.program.program import NETWORK, Op, Program
 
 WAITING = "waiting for the last rank"
-REPLICAS = ("dp", "cp")  # axes of a given program along which ranks hold the same weights
-
-
-def replica_axes(strategy: Mesh | Hierarchy) -> tuple[str, ...]:
-    """Axes of the mesh along which ranks hold the same weights, of a recommendation model dense ones, or shards of them."""
-    if isinstance(strategy, Mesh):
-        return *strategy.names("rows", "batch"), *REPLICAS
-    return tuple(name for name, role in zip((NODE, NODES), strategy.dense, strict=True) if role in ("batch", "shard"))
 
 
 def program_timeline(scenario: Scenario, program: Program, replicas: Collection[str], title: str, uneven: Uneven) -> Timeline:
@@ -60,7 +49,7 @@ def program_timeline(scenario: Scenario, program: Program, replicas: Collection[
         raise CrossflowError(f"{scenario.name}: kernels on several streams share a device and have no timeline")
     device = scenario.architecture
     program.places.check(f"{scenario.name}: a timeline shows every copy of a block")
-    placement = placed(scenario, program, device)
+    placement = placed(scenario, program)
     prices = price(program, placement, scenario.system.network, device, scenario.nodes[0], stack=scenario.stack, profile=scenario.profile)
     ranks = _mesh(program, placement)
     even = _laid(program, prices, ranks, [np.ones(ranks.shape)] * 2, EVEN).timeline(scenario, title)
