@@ -7,9 +7,9 @@ import pytest
 from blocks import block_kernels
 
 import crossflow
-from crossflow.answers.evaluation import layered
 from crossflow.answers.evaluation.events import events
 from crossflow.answers.evaluation.timelines import simulate as timeline
+from crossflow.answers.steps.machines import machine
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.cost.passes import steps_of
 from crossflow.engine.events import run_tasks
@@ -99,7 +99,7 @@ def test_long_samples_come_near_the_ideal_ring():
 def test_what_a_ring_exposes_is_that_of_its_events():
     """Kernels follow each other, transfers follow each other, and both of a step begin together."""
     given = scenario("cp8-dp2", network={"inter": {"bandwidth": "2 GB/s"}, "intra": {"bandwidth": "20 GB/s"}}, kv_heads=16)
-    runs_on, job = layered.machine(given, given.architecture), given.job()
+    runs_on, job = machine(given, given.architecture), given.job()
     layout = Layout.of([given.strategy], np.array([16.0]), 8)
     steps = steps_of(job, layout, runs_on, tables_of(job, layout, runs_on.stack))
     unit = next(i for i, name in enumerate(steps.times.layers) if name.endswith("attention"))
