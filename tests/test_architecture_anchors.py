@@ -336,18 +336,25 @@ def test_carbon_of_a_chip_and_its_memory_by_hand():
 
 
 def test_a_cache_that_two_dies_share_pays_for_half_of_its_accesses():
-    """A link of 0.5 J/B and 3 s: 4 J/B become 4.25, so that the same power feeds 4 / 4.25 as much; its lanes carry 10 B/s each."""
+    """A link of 0.5 J/B and 3 s: 4 J/B become 4.25, so that the same power feeds 4 / 4.25 as much; its lanes carry 10 B/s each.
+
+    Slices that deliver less than what is fed then are not slowed.
+    """
     level = Level(name="l2", scope="global", capacity=of(1), instances=of(1), bandwidth=of(17.0), latency=of(2.0), energy=of(4.0))
     parts = SimpleNamespace(die_link=link(), substrate=some(links_per_mm=1e3))
-    (seen, last), ports = packaging.across_dies((level, level), parts, budgets(chiplets=2.0))
+    (seen, last), ports = packaging.across_dies((level, level), (of(17.0), of(17.0)), parts, budgets(chiplets=2.0))
     assert (seen.energy[0], seen.latency[0], seen.bandwidth[0]) == (4.25, 3.5, near(17 * 4 / 4.25))
     assert last is level
     assert ports[0] == 2.0  # one lane of 10 B/s carries half of 16
+    (sliced, _), _ = packaging.across_dies((level, level), (of(18.0), of(17.0)), parts, budgets(chiplets=2.0))
+    assert sliced.bandwidth[0] == near(18 * 4 / 4.25)
+    (sliced, _), _ = packaging.across_dies((level, level), (of(19.0), of(17.0)), parts, budgets(chiplets=2.0))
+    assert sliced.bandwidth[0] == 17.0
     narrow = SimpleNamespace(die_link=link(links_per_mm=0.07), substrate=some(links_per_mm=1e3))
     fast = dataclasses.replace(level, bandwidth=of(34.0))
-    (seen, _), _ = packaging.across_dies((fast, level), narrow, budgets(chiplets=2.0))
+    (seen, _), _ = packaging.across_dies((fast, level), (of(34.0), of(17.0)), narrow, budgets(chiplets=2.0))
     assert seen.bandwidth[0] == near(10 / 0.5)  # an inner edge of 4 x 10 x 0.414 has one lane, of 20 B/s by both halves
-    (alone, _), ports = packaging.across_dies((level, level), parts, budgets())
+    (alone, _), ports = packaging.across_dies((level, level), (of(17.0), of(17.0)), parts, budgets())
     assert (alone.energy[0], alone.latency[0], alone.bandwidth[0], ports[0]) == (4.0, 2.0, 17.0, 0.0)
 
 

@@ -118,6 +118,7 @@ class BuiltMemory:
     static_power: Array
     used: Allotment
     limit: Limit
+    fed: Array  # bandwidth that its power would feed, whatever else limits it, as far as it can be used. [B/s]
     stacked_area: Array = field(default_factory=lambda: NOTHING)  # of its dies that stand on the compute dies. [m2]
     vias_area: Array = field(default_factory=lambda: NOTHING)  # of the compute dies that the vias to those dies take. [m2]
 
@@ -159,6 +160,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     package = packaged(
         parts, budgets, system.packaged,
         levels=tuple(store.level for store in stores.values()),
+        fed=tuple(store.fed for store in stores.values()),
         mounted=_mounted(parts, memory, second, tuple(caches.values())),
         links={name: (level.lanes, level.switching.cost) for name, level in (("intra_link", intra), ("inter_link", inter))},
     )  # fmt: skip
@@ -512,6 +514,7 @@ def build_on_chip(
             names=tuple(f"capacity by {one}, bandwidth by {other}" for other in ("power", "slices") for one in ("area", "leakage")),
             code=np.asarray(((below < fits) | (stacked < wanted)) + 2 * (wide < fed)),
         ),
+        fed=np.asarray(fed * level.utilisation),
         stacked_area=stacked * np.where(stacked > 0, area_of_byte(over), 0.0),
         vias_area=NOTHING if bond is None else np.ceil(8.0 * bandwidth * share / bond.frequency - 1e-9) * bond.area_per_lane,
     )
@@ -620,7 +623,8 @@ def _devices(name: str, memory: OffChip, given: Allotment, places: Array, *, sta
     limits = (*lower, *(f"{name}; power slows its pins" for name in lower))
     code = fits.argmin(axis=0) + 3 * (capacity < full * (1.0 - 1e-9)) + 6 * ((point.frequency < 1.0 - 1e-9) & (devices > 0))
     limit = Limit(component=name, names=limits, code=np.asarray(code))
-    return BuiltMemory(level=level, static_power=static, used=used, limit=limit)
+    fed = divide(given.power - kept, level.energy) * utilisation
+    return BuiltMemory(level=level, static_power=static, used=used, limit=limit, fed=np.asarray(fed))
 
 
 def network_links(system: GeneratedSystem, parts: Parts, given: Mapping[str, Allotment]) -> tuple[Links, Links]:

@@ -84,6 +84,7 @@ def packaged(
     sharing: int,
     *,
     levels: tuple[Level, ...],
+    fed: tuple[Array, ...],
     mounted: Mounted,
     links: Mapping[str, tuple[Array, Mapping[str, Array] | None]],
 ) -> Packaged:
@@ -95,13 +96,14 @@ def packaged(
     budgets : its budgets.
     sharing : accelerators that work in one package. [1]
     levels : its memory levels, as if it were one die.
+    fed : bandwidth that the power of each would feed, whatever else limits it. [B/s]
     mounted : its memory devices, and its dies that stand on compute dies.
     links : lanes of its ports inside the package and out of it [1], and price by part where the system names switches for them [USD].
     """
     cost, begun = bill(parts, budgets, sharing, mounted)
     prices, known = _ports(parts, links)
     cost = cost if known else {}
-    seen, ports = across_dies(levels, parts, budgets)
+    seen, ports = across_dies(levels, fed, parts, budgets)
     return Packaged(
         levels=seen,
         cost={**cost, **prices} if cost else {},
@@ -141,13 +143,14 @@ def room(memory: OffChip, budgets: Budgets, stacked: Array, share: Array = ONE) 
 # ------------------------------------------------------------------------------------------ several dies
 
 
-def across_dies(levels: tuple[Level, ...], parts: Parts, budgets: Budgets) -> tuple[tuple[Level, ...], Array]:
+def across_dies(levels: tuple[Level, ...], fed: tuple[Array, ...], parts: Parts, budgets: Budgets) -> tuple[tuple[Level, ...], Array]:
     """Memory levels of a chip divided into k dies, and the die area that the ports between its dies take. [m2]
 
     Addresses are spread over the slices of the farthest on-chip level that all units share, each beside its memory channel, so
-    (k - 1) / k of its accesses cross between dies [1]_. They take the link's energy and time as well, and the level's power feeds
-    that many fewer accesses; lanes carry them as far as the inner edges let lanes through: 4 sqrt(A) (sqrt(k) - 1) for k square
-    dies of an area A in a square. A chip that shares no cache crosses on the way to main memory. One die is unchanged.
+    (k - 1) / k of its accesses cross between dies [1]_. They take the link's energy and time as well, so that what the level's power
+    would feed (`fed`, of each level) is less by as much: that counts where it is then less than what slices or pins deliver. Lanes
+    carry them as far as the inner edges let lanes through: 4 sqrt(A) (sqrt(k) - 1) for k square dies of an area A in a square. A chip
+    that shares no cache crosses on the way to main memory. One die is unchanged.
 
     References
     ----------
@@ -159,10 +162,10 @@ def across_dies(levels: tuple[Level, ...], parts: Parts, budgets: Budgets) -> tu
     at = shared[-1] if shared else len(levels) - 1
     level, rate = levels[at], link.nominal_frequency / 8.0
     energy = level.energy + crossing * link.nominal_energy_per_bit
-    fed = np.where(dies > 1, level.bandwidth * divide(level.energy, energy), level.bandwidth)
+    able = np.where(dies > 1, np.minimum(level.bandwidth, fed[at] * divide(level.energy, energy)), level.bandwidth)
     edge = 4.0 * np.sqrt(budgets.chip_area) * (np.sqrt(dies) - 1.0)
     lanes = np.floor(edge * np.minimum(link.links_per_mm, parts.substrate.links_per_mm) + 1e-9)
-    bandwidth = np.where(dies > 1, np.minimum(fed, divide(lanes * rate, crossing)), fed)
+    bandwidth = np.where(dies > 1, np.minimum(able, divide(lanes * rate, crossing)), able)
     seen = replace(level, energy=np.asarray(energy), bandwidth=bandwidth, latency=np.asarray(level.latency + crossing * link.latency))
     used = np.ceil(bandwidth * crossing / rate - 1e-9)
     return (*levels[:at], seen, *levels[at + 1 :]), np.asarray(used * link.area_per_link)
