@@ -1,5 +1,8 @@
 """Images in the prompts of a service: the tower that encodes them, on the devices that read prompts or on encoders of their own."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,6 +18,7 @@ from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.service.encoders import Encoders, EncoderTimes
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.huggingface import tower_of
 
 VIT = 630_764_800  # parameters of ViT-H without its classifier
 MODEL = {"model": "llama3-8b", "task": "serving"}
@@ -99,6 +103,68 @@ def test_a_point_of_a_batch_is_as_the_point_by_itself():
     many = crossflow.evaluate(scenario, {"workload.serving.images.count": counts})
     each = [crossflow.evaluate(of({"images": {**IMAGES, "count": n}})) for n in counts]
     np.testing.assert_allclose(many.serving["ttft_s"], [one.serving["ttft_s"][0] for one in each], rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ towers of released models
+
+
+CONFIG = {
+    "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+    "text_config": {
+        "model_type": "qwen3_vl_text", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False,
+    },
+    "vision_config": {
+        "model_type": "qwen3_vl", "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "out_hidden_size": 1024, "num_position_embeddings": 2304,
+    },
+}  # fmt: skip
+TEXT = {key: value for key, value in CONFIG.items() if key != "vision_config"}
+
+
+@pytest.fixture
+def published(tmp_path):
+    def of(config, **images):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        workload = {"model": str(path), "task": "serving", "sequence": 4096, "output": 64, "global_batch": 8, "serving": {"images": images}}
+        return from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp2-dp4"})
+
+    return of
+
+
+def test_a_config_says_its_tower_but_for_the_size_of_an_image(published):
+    images = published(CONFIG, tower={"size": 1000}).workload.serving.images
+    assert images.each == (1000 // 32) ** 2 == 961
+    tower = images.described
+    assert (tower.layers, tower.hidden, tower.heads, tower.ffn, tower.image.tokens) == (24, 1024, 16, 4096, 4 * 961)
+    assert tower.transformer().parameters == pytest.approx(24 * (4 * 1024**2 + 2 * 1024 * 4096), rel=0.02)
+
+
+def test_a_tower_of_one_size_needs_nothing_more():
+    """Gemma 3: 896 pixels in patches of 14 become 256 tokens (its config.json)."""
+    tower = tower_of(str(Path(__file__).parent / "data" / "huggingface" / "gemma-3-27b.json"))
+    assert (tower["size"], tower["patch"], tower["merge"]) == (896, 14, 4)
+
+
+def test_what_is_written_wins_over_what_the_file_says(published):
+    images = published(CONFIG, tower={"size": 1024, "layers": 12}, tokens=256).workload.serving.images
+    assert (images.described.layers, images.each) == (12, 256)
+
+
+@pytest.mark.parametrize(
+    ("config", "images", "sentence"),
+    [
+        (TEXT, {"tower": {"size": 1024}}, r"config\.json describes no model of images; name one"),
+        (CONFIG, {"tower": {"patch": 16}}, "the key 'size' is missing"),
+        (CONFIG, {"tower": {"size": 16}}, "an image is smaller than what becomes one token"),
+        (CONFIG, {"model": "vit-h"}, "a model says nothing of it; give it"),
+    ],
+)
+def test_towers_that_cannot_be_are_told(published, config, images, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        published(config, **images)
 
 
 # ------------------------------------------------------------------------------------------ encoders of their own
@@ -188,7 +254,7 @@ def test_running_statistics_are_those_of_the_replay():
         ({**IMAGES, "tp": 1, "encode": {"workers": 2}}, "the strategy of encode says how encoders divide"),
         ({**IMAGES, "encode": {"strategy": "dp2", "workers": 2}}, "divides the model of images by tp alone"),
         ({**IMAGES, "encode": {"strategy": "tp3", "workers": 2}}, "serving.images.encode.strategy"),
-        ({"model": "vit-h"}, "tokens"),
+        ({"count": 2}, "give the name of a model of images, such as vit-l, or what it is as tower"),
     ],
 )
 def test_images_that_cannot_be_are_told(images, sentence):

@@ -24,7 +24,7 @@ from crossflow.parallel.strategy.reading import Workload
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.program.file import is_program
 from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.huggingface import CONFIG, huggingface_document
+from crossflow.workload.huggingface import CONFIG, huggingface_document, tower_of
 from crossflow.workload.released import SERVED, as_released
 from crossflow.workload.spec import MODELS, BesideSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
@@ -114,13 +114,26 @@ def workload_of(document: Document, base: Path | None, rates: Collection[str]) -
         model = preset.data.get("model")
         if not isinstance(model, str) or model not in MODELS:
             raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {shown(model)}{did_you_mean(str(model), MODELS)}")
-        document = files.merge(preset, document.without("model"))
+        document = files.merge(preset, _with_tower(document.without("model"), preset.file))
     spec: Workload = files.validate(MODELS[str(model)], document)
     if isinstance(spec, ProgramSpec):
         spec = spec if base is None or found else spec.model_copy(update={"file": str(base / spec.file)})
         if not contents.is_file(Path(spec.file)):
             raise document.error(("file",), f"there is no file {spec.file}")
     return with_others(spec, document, base, rates)
+
+
+def _with_tower(document: Document, file: str) -> Document:
+    """A service whose prompts hold images for the tower that the file of its model describes, with what the file says of it."""
+    images = files.held(document.data, ("serving", "images"))
+    if not isinstance(images, Mapping) or "model" in images or not file.endswith((".json", ".json.gz")):
+        return document
+    given, known = images.get("tower", {}), tower_of(file)
+    if not known and not (isinstance(given, Mapping) and "layers" in given):
+        told = f"{Path(file).name} describes no model of images; name one, such as model: vit-l"
+        raise document.error(("serving", "images"), told)
+    tower = {**known, **given} if isinstance(given, Mapping) else given
+    return files.replaced(document, {("serving", "images"): {**images, "tower": tower}})
 
 
 def with_others(spec: Workload, document: Document, base: Path | None, rates: Collection[str]) -> Workload:
@@ -138,7 +151,9 @@ def with_others(spec: Workload, document: Document, base: Path | None, rates: Co
         if not found.writes:
             raise document.error(("serving", "speculation", "draft", "model"), f"expected a model that writes tokens, got {draft.model}")
     if images is not None:
-        found = _other(images, {"task": "forward", "dtype": images.dtype, "global_batch": 1}, ("serving", "images"), document, base, rates)
+        tower = {} if images.tower is None else images.tower.workload
+        asked = {"task": "forward", "dtype": images.dtype, "global_batch": 1, **tower}
+        found = _other(images, asked, ("serving", "images"), document, base, rates)
         if found.image is None or found.diffusion is not None:
             raise document.error(("serving", "images", "model"), f"expected a model that reads images, such as vit-l, got {images.model}")
     return spec

@@ -21,7 +21,7 @@ DOORS = {
     "dlrm_spec": ("DlrmSpec", "ReuseSpec"),
     "fleet": ("AutoscaleSpec", "FailuresSpec"),
     "graph": ("Graph", "GraphLayer", "Node", "Size"),
-    "huggingface": ("CONFIG", "MTP_NOTE", "file_notes", "huggingface_document"),
+    "huggingface": ("CONFIG", "MTP_NOTE", "file_notes", "huggingface_document", "tower_of"),
     "idle": ("ONLY_REPLAYED", "of_other_tasks", "without_meaning"),
     "job": ("Chunk", "Draft", "ImageTower", "Job", "JobTask"),
     "jobs": ("dlrm_job", "job_of", "tokens_of"),

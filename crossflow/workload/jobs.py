@@ -12,7 +12,7 @@ from crossflow.workload.adapters import AdapterMix
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.frozen import frozen_layers
-from crossflow.workload.job import Draft, Job, ImageTower
+from crossflow.workload.job import Draft, ImageTower, Job
 from crossflow.workload.shared_words import OPTIMIZER_STATES
 from crossflow.workload.spec import TransformerSpec
 
@@ -70,7 +70,7 @@ def _tower_of(workload: TransformerSpec) -> ImageTower | None:
     images = workload.serving.images
     if workload.task != "serving" or images is None or images.encode is not None:
         return None
-    return ImageTower(job=job_of(images.described), often=images.count / workload.tokens, tokens=images.tokens, tp=images.tp or 0)
+    return ImageTower(job=job_of(images.described), often=images.count / workload.tokens, tokens=images.each, tp=images.tp or 0)
 
 
 def tokens_of(job: Job) -> Array | int:

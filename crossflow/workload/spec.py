@@ -564,11 +564,48 @@ class EncodersSpec(FileModel):
     workers: PositiveInt = Field(description="how many there are")
 
 
+class TowerSpec(FileModel):
+    """A model of images as it stands beside a language model; a ``config.json`` of Hugging Face says all of it but the size of images."""
+
+    size: Dimension = Field(description="pixels of a side of an image")
+    patch: Dimension = Field(description="pixels of a side of a patch")
+    merge: Dimension = Field(1, description="patches of a side that become one token")
+    layers: Dimension = Field(description="layers")
+    hidden: Dimension = Field(description="elements of the vector of a patch")
+    heads: Dimension = Field(description="attention heads")
+    ffn: Dimension = Field(description="inner width of the MLP")
+    gated: Flag = Field(False, description="whether the MLP multiplies two branches")
+    biases: Flag = Field(True, description="whether linear layers have biases")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that an image becomes. [1]"""
+        return (self.size // (self.patch * self.merge)) ** 2
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """Keys of a workload that is this model, of an image whose sides are cut to whole tokens."""
+        side = self.patch * self.merge
+        return {
+            "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "ffn": self.ffn,
+            "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False, "head": "none",
+            "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
+        }  # fmt: skip
+
+
 class ImagesSpec(BesideSpec):
     """Images in the prompts of a service, which a model of images turns into tokens before they are read."""
 
+    model: str | None = Field(  # type: ignore[assignment] # another model has a name
+        None, description="name of a model of images, or path of its file, as of a workload; `tower` where absent"
+    )
+    tower: TowerSpec | None = Field(
+        None, description="model of images in the place of a name; of a workload whose model is a config.json, `size` alone will do"
+    )
     count: Annotated[float, Strict(), _ABOVE_ZERO] = Field(1.0, description="images of a prompt, in the mean")
-    tokens: Dimension = Field(description="tokens of the prompt that one image becomes; `prompt` counts them")
+    tokens: Dimension | None = Field(
+        None, description="tokens of the prompt that one image becomes, which `prompt` counts; those of `tower` where absent"
+    )
     tp: Dimension | None = Field(
         None,
         description="tensor-parallel devices that work on one image together, the others of a replica on images of their own; all of "
@@ -578,6 +615,20 @@ class ImagesSpec(BesideSpec):
     encode: EncodersSpec | None = Field(
         None, description="encoders of their own, in a replay; devices that read prompts encode their images where absent"
     )
+
+    @property
+    def each(self) -> int:
+        """Tokens of the prompt that one image becomes. [1]"""
+        return self.tokens or (self.tower.tokens if self.tower is not None else 0)
+
+    @model_validator(mode="after")
+    def _described_once(self) -> Self:
+        if (self.model is None) == (self.tower is None):
+            raise ValueError("model: give the name of a model of images, such as vit-l, or what it is as tower, one of the two")
+        if not self.each:
+            told = "an image is smaller than what becomes one token" if self.tower else "a model says nothing of it; give it"
+            raise ValueError(f"tokens: {told}")
+        return self
 
     @model_validator(mode="after")
     def _divided_once(self) -> Self:

@@ -66,7 +66,7 @@ def encoder_pool(scenario: Scenario) -> EncoderPool | None:
     step = transformer_step(job, layout, runs_on, held)
     one = replace(fleet, devices=np.full(1, float(plan.devices)))
     drawn = drawn_energy(replace(one, energy=step.energy, sent=step.sent), step.total)
-    sent = _sent(runs_on, layout, several * images.tokens * workload.hidden * scenario.job().element)
+    sent = _sent(runs_on, layout, several * images.each * workload.hidden * scenario.job().element)
     times = EncoderTimes(
         count=images.encode.workers, images=images.count, times=(0.0, *step.total.tolist()), sent=(0.0, *sent.tolist())
     )  # fmt: skip

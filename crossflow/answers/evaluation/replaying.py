@@ -188,8 +188,8 @@ def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> 
     if ready is None:
         return found, None
     kinds = [KindTally(engines=kind.count, energy_of=kind.energy) for kind in found.kinds]
-    *engines, encoders = ready
-    return found, replay_tallied(trace, *engines, kinds, encoders)
+    pool, reading, failures, encoders = ready
+    return found, replay_tallied(trace, pool, reading, failures, kinds, encoders)
 
 
 def _adapters_of(scenario: Scenario, trace: RequestTrace, seed: int) -> Index | None:

@@ -23,7 +23,7 @@ from crossflow.engine.runs.memory import ACTIVATIONS, WEIGHTS, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.workload.job import Job, ImageTower
+from crossflow.workload.job import ImageTower, Job
 
 StepOf = Callable[[Job, Layout, Machine, Memory | None], Outcome]
 # Of an outcome what is told of the model of words alone.
