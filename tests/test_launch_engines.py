@@ -368,6 +368,15 @@ def test_adapters_and_the_cache_come_back_from_what_is_written(kind):
         assert "--max-total-tokens 16001" in crossflow.export(odd, kind)
 
 
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "tensorrt-llm"])
+def test_images_of_prompts_come_back_from_what_is_written(kind):
+    images = {"model": "vit-h", "count": 2.0, "tokens": 256, "tp": 1}
+    workload = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 100, "global_batch": 8, "serving": {"images": images}}
+    data = {"system": {"template": "h100-ib-cluster", "devices": 4}, "workload": workload, "strategy": "tp4", "software": kind}
+    mine = crossflow.load(data)
+    assert read(crossflow.export(mine, kind)).scenario().workload == mine.workload
+
+
 def test_adapters_of_other_tasks_are_pointed_to_a_service():
     data = {
         "system": {"template": "h100-ib-cluster", "nodes": 1},

@@ -141,6 +141,9 @@ DRAFTED = {
     "system.template": "dgx-h100",
     "workload.serving": {"speculation": {"tokens": 2, "acceptance": 0.5, "draft": {"model": "mpt-1b"}}},
 }
+PICTURES = {**STEADY, "system.template": "dgx-h100", "workload.serving": {"images": {"model": "vit-l", "count": 1.0, "tokens": 196}}}
+TOWER = {"size": 448, "patch": 14, "merge": 2, "layers": 4, "hidden": 256, "heads": 4, "ffn": 1024}
+PAINTED = {**PICTURES, "workload.serving": {"images": {"tower": TOWER}}}
 GUIDED = {**STEADY, "workload.serving": {"guided": {"token": "5 ms", "overlapped": False}}}
 APART = {"workload.task": "decode", "workload.output": 64, "workload.serving": {"experts": {"strategy": "tp2"}}, "strategy.micro_batch": 8}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
@@ -282,6 +285,10 @@ TRANSFORMER = {
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
     "serving.speculation.cost": When(0.1, GUESSING), "serving.speculation.draft.model": When("mpt-125m", DRAFTED),
     "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),
+    **{f"serving.images.{key}": When(value, PICTURES) for key, value in {
+        "model": "vit-h", "count": 0.5, "tokens": 1, "tp": 1, "dtype": "fp32", "encode.strategy": "tp1", "encode.workers": 2}.items()},
+    **{f"serving.images.tower.{key}": When(value, PAINTED) for key, value in {
+        "size": 224, "patch": 16, "merge": 4, "layers": 8, "hidden": 512, "heads": 8, "ffn": 4096, "gated": True, "biases": False}.items()},
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS), "serving.experts.strategy": When("tp4", APART), "serving.experts.micro_batches": When(1, APART),
     **{f"serving.adapters.{key}": When(value, LORA) for key, value in {"count": 9, "share": 0.5, "skew": 1.0, "slots": 2}.items()},
@@ -333,6 +340,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "queue", "block", "chunked", "prefixes") for kind in ("transformer", "dlrm")},
     **{("transformer", f"workload.serving.{key}"): f"noted: workload.serving.{key.partition('.')[0]}" for key in REPLAYED},
     **{("transformer", f"workload.serving.pools.{key}"): "refused: " for key in ("strategy", "workers", "classes")},  # a pool has a name
+    **{("transformer", f"workload.serving.images.encode.{key}"): "refused: " for key in ("strategy", "workers")},  # of a replay
     ("gemm", "strategy.pp"): "refused: p = 2 stages, but the model has 1 layers", ("gemm", "strategy.lp"): "refused: p = 2 stages, but the model has 1 layers",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from crossflow.base.errors import CrossflowError, Problem, SpecError, with_artic
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.software import SoftwareStack
-from crossflow.hardware.architecture.template import FEEDING, READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
+from crossflow.hardware.architecture.template import ENCODING, FEEDING, READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
 from crossflow.hardware.mapping.congestion import refusal as congestion_refusal
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy
@@ -76,6 +76,8 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
 def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
     """Why the devices of a pool have no part in a workload, as a sentence; None where they have."""
     if name == FEEDING and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
+        return None
+    if name == ENCODING and isinstance(workload, TransformerSpec) and workload.serving.images and workload.serving.images.encode:
         return None
     if name != READING and not trains:
         if (

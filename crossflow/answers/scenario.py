@@ -34,7 +34,7 @@ from crossflow.answers.sections import (
     preset_of,
     reliability_of,
     stack_of,
-    with_draft,
+    with_others,
     with_schedule,
     workload_of,
 )
@@ -50,7 +50,7 @@ from crossflow.engine.lasting.spec import Reliability
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.system import architecture, kind_of_system, resolve
-from crossflow.hardware.architecture.template import FEEDING, READING, GeneratedSystem, SystemSpec
+from crossflow.hardware.architecture.template import ENCODING, FEEDING, READING, GeneratedSystem, SystemSpec
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
@@ -64,6 +64,7 @@ from crossflow.parallel.strategy.reading import (
     AnyStrategy,
     Workload,
     as_text,
+    encoder_plan,
     engine_devices,
     experts_plan,
     fitting,
@@ -179,6 +180,12 @@ class Scenario(PlainData, metaclass=_Opened):
         return 0 if plan is None else plan.devices * self.workload.serving.prefill.workers  # type: ignore[union-attr] # it has workers
 
     @property
+    def encoders(self) -> int:
+        """Accelerators beside them: those of the encoders of images."""
+        plan = encoder_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
+        return 0 if plan is None else plan.devices * self.workload.serving.images.encode.workers  # type: ignore[union-attr] # it has them
+
+    @property
     def feeders(self) -> int:
         """Accelerators beside them that hold the experts, 0 where those that attend hold them too."""
         plan = experts_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
@@ -207,6 +214,8 @@ class Scenario(PlainData, metaclass=_Opened):
             parts.append(f"{pooled.get(FEEDING, self.system).in_words(self.feeders)} for experts")
         if self.readers:
             parts.append(f"{pooled.get(READING, self.system).in_words(self.readers)} for prompts")
+        if self.encoders:
+            parts.append(f"{pooled.get(ENCODING, self.system).in_words(self.encoders)} for images")
         return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
 
     @property
@@ -685,7 +694,7 @@ def resized(scenario: Scenario, settings: Mapping[str, Any]) -> Sized:
         if own.data["model"] not in MODELS:
             named = tuple((key, own.data.get(key)) for key in ("task", "dtype", "weight_dtype"))
             own = files.merge(_own_preset(scenario, own.data["model"], named), own.without("model"))
-        spec = with_draft(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _own_types(scenario))
+        spec = with_others(MODELS[own.data["model"]].model_validate(own.data), own, scenario.base, _own_types(scenario))
         if any(files.held(data["workload"], key.split(".")) is not None for key, _ in without_meaning(spec)):
             raise SpecError([])
     if "system" in changed:
@@ -897,6 +906,8 @@ def _with_engines(data: Mapping[str, Any]) -> tuple[Any, Mapping[str, str]]:
     """The system section of a scenario, and pools on which a part of its service runs, each with what says how many devices it has."""
     pools, experts = (files.held(data, ("workload", "serving", name)) for name in ("pools", FEEDING))
     known = {str(name): f"the workers of serving.pools.{name} say" for name in pools} if isinstance(pools, Mapping) else {}
+    if files.held(data, ("workload", "serving", "images", "encode")) is not None:
+        known[ENCODING] = "the workers of serving.images.encode say"
     return data.get("system"), known if experts is None else {**known, FEEDING: "serving.experts.strategy says"}
 
 

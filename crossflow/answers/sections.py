@@ -24,9 +24,9 @@ from crossflow.parallel.strategy.reading import Workload
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.program.file import is_program
 from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.huggingface import CONFIG, huggingface_document
+from crossflow.workload.huggingface import CONFIG, huggingface_document, tower_of
 from crossflow.workload.released import SERVED, as_released
-from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import MODELS, BesideSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.scenario import Scenario
@@ -114,35 +114,64 @@ def workload_of(document: Document, base: Path | None, rates: Collection[str]) -
         model = preset.data.get("model")
         if not isinstance(model, str) or model not in MODELS:
             raise preset.error(("model",), f"expected one of {', '.join(MODELS)}, got {shown(model)}{did_you_mean(str(model), MODELS)}")
-        document = files.merge(preset, document.without("model"))
+        document = files.merge(preset, _with_tower(document.without("model"), preset.file))
     spec: Workload = files.validate(MODELS[str(model)], document)
     if isinstance(spec, ProgramSpec):
         spec = spec if base is None or found else spec.model_copy(update={"file": str(base / spec.file)})
         if not contents.is_file(Path(spec.file)):
             raise document.error(("file",), f"there is no file {spec.file}")
-    return with_draft(spec, document, base, rates)
+    return with_others(spec, document, base, rates)
 
 
-def with_draft(spec: Workload, document: Document, base: Path | None, rates: Collection[str]) -> Workload:
-    """A service with the model that guesses its tokens, for requests of the same lengths."""
-    guesses = spec.serving.speculation if isinstance(spec, TransformerSpec) and spec.task == "serving" else None
-    if guesses is None or guesses.draft is None:
+def _with_tower(document: Document, file: str) -> Document:
+    """A service whose prompts hold images for the tower that the file of its model describes, with what the file says of it."""
+    images = files.held(document.data, ("serving", "images"))
+    if not isinstance(images, Mapping) or "model" in images or not file.endswith((".json", ".json.gz")):
+        return document
+    given, known = images.get("tower", {}), tower_of(file)
+    if not known and not (isinstance(given, Mapping) and "layers" in given):
+        told = f"{Path(file).name} describes no model of images; name one, such as model: vit-l"
+        raise document.error(("serving", "images"), told)
+    tower = {**known, **given} if isinstance(given, Mapping) else given
+    return files.replaced(document, {("serving", "images"): {**images, "tower": tower}})
+
+
+def with_others(spec: Workload, document: Document, base: Path | None, rates: Collection[str]) -> Workload:
+    """A service with the models beside its own: one that guesses its tokens, for requests of the same lengths, and one of images."""
+    if not isinstance(spec, TransformerSpec) or spec.task != "serving":
         return spec
-    assert isinstance(spec, TransformerSpec)  # as only a service has guesses
-    place, draft = ("serving", "speculation", "draft"), guesses.draft
-    asked = {
-        "model": draft.model, "task": "serving", "dtype": draft.dtype or spec.dtype, "kv_dtype": spec.kv_dtype, "prompt": spec.prompt,
-        "output": spec.output, "global_batch": spec.global_batch,
-    }  # fmt: skip
-    own = Document(file=document.file, data={key: value for key, value in asked.items() if value is not None})
+    guesses, images = spec.serving.speculation, spec.serving.images
+    if guesses is not None and guesses.draft is not None:
+        draft = guesses.draft
+        asked = {
+            "task": "serving", "dtype": draft.dtype or spec.dtype, "kv_dtype": spec.kv_dtype, "prompt": spec.prompt,
+            "output": spec.output, "global_batch": spec.global_batch,
+        }  # fmt: skip
+        found = _other(draft, asked, ("serving", "speculation", "draft"), document, base, rates)
+        if not found.writes:
+            raise document.error(("serving", "speculation", "draft", "model"), f"expected a model that writes tokens, got {draft.model}")
+    if images is not None:
+        tower = {} if images.tower is None else images.tower.workload
+        asked = {"task": "forward", "dtype": images.dtype, "global_batch": 1, **tower}
+        found = _other(images, asked, ("serving", "images"), document, base, rates)
+        if found.image is None or found.diffusion is not None:
+            raise document.error(("serving", "images", "model"), f"expected a model that reads images, such as vit-l, got {images.model}")
+    return spec
+
+
+def _other(
+    other: BesideSpec, asked: Mapping[str, Any], place: tuple[str, ...], document: Document, base: Path | None, rates: Collection[str]
+) -> TransformerSpec:
+    """The transformer that the name of another model of a service stands for, which keeps it."""
+    own = Document(file=document.file, data={"model": other.model, **{key: value for key, value in asked.items() if value is not None}})
     try:
         found = workload_of(own, base, rates)
     except SpecError as error:
         raise SpecError([document.problem((*place, "model"), problem.message) for problem in error.problems]) from None
-    if not isinstance(found, TransformerSpec) or not found.writes:
-        raise document.error((*place, "model"), f"expected a model that writes tokens, got {draft.model}")
-    draft.found(found)
-    return spec
+    if not isinstance(found, TransformerSpec):
+        raise document.error((*place, "model"), f"expected a transformer, got {other.model}")
+    other.found(found)
+    return found
 
 
 def config_of(name: str, base: Path | None) -> str:

@@ -31,7 +31,7 @@ DOORS = {
         "divisors", "sizes_text"),
     "strategy.notation": ("DEGREES", "PAPER_KEYS", "PLAN_KEYS", "is_by_types", "opened", "parse_any"),
     "strategy.plan": ("OWN_TENSOR", "Plan"),
-    "strategy.reading": ("ANY", "AUTO", "AnyStrategy", "GIVEN", "Workload", "as_text", "engine_devices", "engine_plans",
+    "strategy.reading": ("ANY", "AUTO", "AnyStrategy", "GIVEN", "Workload", "as_text", "encoder_plan", "engine_devices", "engine_plans",
         "every_strategy", "experts_plan", "fitting", "legal_strategies",
         "near_strategies", "read_strategy", "strategy_problem", "undivided", "worker_plan"),
     "strategy.schedules": ("*", "BACKWARD", "FORWARD", "LETTERS", "NATURAL", "PipelineOrder", "WEIGHT", "ahead", "hold_order",

@@ -165,6 +165,10 @@ def _unserved(spec: TransformerSpec) -> Iterator[str]:
         yield "output: a service in steady state writes at least 2 tokens for a request; give output, or task: prefill"
     if spec.encoder:
         yield "task: serving is supported for decoders without an encoder only; predict this model with task: prefill and task: decode"
+    images = spec.serving.images
+    if images is not None and images.count * images.each > spec.tokens:
+        asked = f"count x tokens = {images.count:g} x {images.each} are more than the {spec.tokens} tokens of a prompt, which counts them"
+        yield f"serving.images: {asked}; give a longer prompt, or fewer images"
     if spec.serving.prefill and spec.serving.chunk:
         yield "serving.chunk: workers of their own read whole prompts; leave out chunk, or prefill"
 

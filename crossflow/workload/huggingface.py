@@ -35,7 +35,7 @@ from crossflow.workload.conventions import (
 )
 from crossflow.workload.quantised import Stored, stored
 from crossflow.workload.spec import TransformerSpec
-from crossflow.workload.towers import Tower, towers
+from crossflow.workload.towers import Tower, towers, vision_tower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +139,12 @@ def huggingface_document(
     if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
+
+
+def tower_of(path: str) -> dict[str, Any]:
+    """The tower of images of a ``config.json``, as `vision_tower` has it; empty where it has none."""
+    config = _parsed(files.read_text(path), path)
+    return vision_tower(config, _place(config))
 
 
 def _place(config: Values) -> tuple[str, ...]:

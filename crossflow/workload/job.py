@@ -46,6 +46,16 @@ class Draft:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class ImageTower:
+    """A model of images whose tokens the prompts of another one hold, on devices of it."""
+
+    job: Job  # forward pass of one image
+    often: float  # images for each token of a prompt that is read, in the mean. [1]
+    tokens: int  # of a prompt that one image becomes. [1]
+    tp: int = 0  # devices of a replica that work on one image together, all of them where 0. [1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
     """What a step of a transformer computes; numbers of the model may be arrays over design points (`crossflow.workload.stacked`)."""
 
@@ -74,6 +84,7 @@ class Job:
     masks_beside: bool = True
     adapters: AdapterMix | None = None  # of a service, those of which every one has the adapters of `model`
     draft: Draft | None = None  # a model that guesses tokens for this one
+    tower: ImageTower | None = None  # a model of images whose tokens prompts hold
     staggered: bool = False  # whether requests are at all stages of their output, rather than together at its end
 
     @functools.cached_property

@@ -12,7 +12,7 @@ from crossflow.workload.adapters import AdapterMix
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.frozen import frozen_layers
-from crossflow.workload.job import Draft, Job
+from crossflow.workload.job import Draft, ImageTower, Job
 from crossflow.workload.shared_words import OPTIMIZER_STATES
 from crossflow.workload.spec import TransformerSpec
 
@@ -41,6 +41,7 @@ def job_of(workload: TransformerSpec) -> Job:
         apart=workload.task == "serving" and workload.serving.prefill is not None,
         pooled=workload.step == "decode" and workload.serving.experts is not None,
         draft=_draft_of(workload),
+        tower=_tower_of(workload),
         adapters=_mix_of(workload),
         mask=guided.share * guided.token if guided else 0.0,
         masks_beside=guided.overlapped if guided else True,
@@ -62,6 +63,14 @@ def _draft_of(workload: TransformerSpec) -> Draft | None:
     if workload.task != "serving" or guesses is None or guesses.draft is None:
         return None
     return Draft(job=job_of(guesses.draft.described), tp=guesses.draft.tp or 0)
+
+
+def _tower_of(workload: TransformerSpec) -> ImageTower | None:
+    """The model of the images in the prompts of a service, where the devices that read prompts encode them."""
+    images = workload.serving.images
+    if workload.task != "serving" or images is None or images.encode is not None:
+        return None
+    return ImageTower(job=job_of(images.described), often=images.count / workload.tokens, tokens=images.each, tp=images.tp or 0)
 
 
 def tokens_of(job: Job) -> Array | int:

@@ -529,16 +529,10 @@ HostBandwidth = Annotated[float, Strict(), BeforeValidator(quantity_in("B/s", "5
 Probability = Annotated[NonNegativeFloat, Field(le=1.0)]
 
 
-class DraftSpec(FileModel):
-    """A small model that guesses tokens, on the devices of the model that it guesses for."""
+class BesideSpec(FileModel):
+    """A model that runs beside another one in a service, on the same devices."""
 
     model: str = Field(description="name of a model, or path of its file, as of a workload")
-    tp: Dimension | None = Field(
-        None, description="tensor-parallel devices of a replica that it runs on; as many as the model where absent"
-    )
-    dtype: ProductType | None = Field(
-        None, description="type that its products compute in, and keep weights in; that of the model where absent"
-    )
     _described: Any = PrivateAttr(None)  # the workload that the name stands for, found where a scenario is read
 
     def found(self, described: TransformerSpec) -> None:
@@ -550,6 +544,97 @@ class DraftSpec(FileModel):
         """The workload that the name stands for."""
         assert self._described is not None  # who reads a scenario has looked
         return self._described  # type: ignore[no-any-return]
+
+
+class DraftSpec(BesideSpec):
+    """A small model that guesses tokens, on the devices of the model that it guesses for."""
+
+    tp: Dimension | None = Field(
+        None, description="tensor-parallel devices of a replica that it runs on; as many as the model where absent"
+    )
+    dtype: ProductType | None = Field(
+        None, description="type that its products compute in, and keep weights in; that of the model where absent"
+    )
+
+
+class EncodersSpec(FileModel):
+    """Encoders of their own for the images of prompts (an encode pool), on devices beside those of `system`; in a replay."""
+
+    strategy: str = Field("tp1", description="plan of one encoder, such as tp1")
+    workers: PositiveInt = Field(description="how many there are")
+
+
+class TowerSpec(FileModel):
+    """A model of images as it stands beside a language model; a ``config.json`` of Hugging Face says all of it but the size of images."""
+
+    size: Dimension = Field(description="pixels of a side of an image")
+    patch: Dimension = Field(description="pixels of a side of a patch")
+    merge: Dimension = Field(1, description="patches of a side that become one token")
+    layers: Dimension = Field(description="layers")
+    hidden: Dimension = Field(description="elements of the vector of a patch")
+    heads: Dimension = Field(description="attention heads")
+    ffn: Dimension = Field(description="inner width of the MLP")
+    gated: Flag = Field(False, description="whether the MLP multiplies two branches")
+    biases: Flag = Field(True, description="whether linear layers have biases")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that an image becomes. [1]"""
+        return (self.size // (self.patch * self.merge)) ** 2
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """Keys of a workload that is this model, of an image whose sides are cut to whole tokens."""
+        side = self.patch * self.merge
+        return {
+            "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "ffn": self.ffn,
+            "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False, "head": "none",
+            "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
+        }  # fmt: skip
+
+
+class ImagesSpec(BesideSpec):
+    """Images in the prompts of a service, which a model of images turns into tokens before they are read."""
+
+    model: str | None = Field(  # type: ignore[assignment] # another model has a name
+        None, description="name of a model of images, or path of its file, as of a workload; `tower` where absent"
+    )
+    tower: TowerSpec | None = Field(
+        None, description="model of images in the place of a name; of a workload whose model is a config.json, `size` alone will do"
+    )
+    count: Annotated[float, Strict(), _ABOVE_ZERO] = Field(1.0, description="images of a prompt, in the mean")
+    tokens: Dimension | None = Field(
+        None, description="tokens of the prompt that one image becomes, which `prompt` counts; those of `tower` where absent"
+    )
+    tp: Dimension | None = Field(
+        None,
+        description="tensor-parallel devices that work on one image together, the others of a replica on images of their own; all of "
+        "them where absent",
+    )
+    dtype: ProductType = Field("bf16", description="type that products of the model of images compute in, and keep weights in")
+    encode: EncodersSpec | None = Field(
+        None, description="encoders of their own, in a replay; devices that read prompts encode their images where absent"
+    )
+
+    @property
+    def each(self) -> int:
+        """Tokens of the prompt that one image becomes. [1]"""
+        return self.tokens or (self.tower.tokens if self.tower is not None else 0)
+
+    @model_validator(mode="after")
+    def _described_once(self) -> Self:
+        if (self.model is None) == (self.tower is None):
+            raise ValueError("model: give the name of a model of images, such as vit-l, or what it is as tower, one of the two")
+        if not self.each:
+            told = "an image is smaller than what becomes one token" if self.tower else "a model says nothing of it; give it"
+            raise ValueError(f"tokens: {told}")
+        return self
+
+    @model_validator(mode="after")
+    def _divided_once(self) -> Self:
+        if self.encode is not None and self.tp is not None:
+            raise ValueError("tp: the strategy of encode says how encoders divide the model of images; leave tp out")
+        return self
 
 
 class SpeculationSpec(FileModel):
@@ -640,6 +725,7 @@ class ServingSpec(FileModel):
         "they are then read and end together for ever; requests of different lengths, or that begin at different times, mix",
     )
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
+    images: ImagesSpec | None = Field(None, description="images in prompts; prompts are of words alone where absent")
     router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "slices", "class"] = Field(
         "round_robin",
         description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "
@@ -691,6 +777,8 @@ class ServingSpec(FileModel):
             raise ValueError("swap_space: only preemption_mode: swap uses it; give that, or leave it out")
         if "prefill" in self.pools:
             raise ValueError("pools: prefill is the pool of workers for prompts (serving.prefill); give these engines another name")
+        if "encode" in self.pools and self.images is not None and self.images.encode is not None:
+            raise ValueError("pools: encode is the pool of the encoders of serving.images; give these engines another name")
         if "experts" in self.pools and self.experts is not None:
             raise ValueError("pools: experts is the pool of the devices of serving.experts; give these engines another name")
         return self

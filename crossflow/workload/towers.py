@@ -1,7 +1,7 @@
 """Vision and audio towers beside a language model: how many parameters each has, by its part of a ``config.json``.
 
 A tower is a stack of encoder layers on patches or frames, and a projector that makes tokens of the language model of what it gives. It is
-counted, and told, but does not run.
+counted, and told; it runs where a service has images (`serving.images`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ FIELDS: Mapping[str, str] = {
     "code2wav_config": "vocoder", "token2wav_config": "vocoder", "speech_config": "audio tower",
 }  # fmt: skip
 SIZES: Mapping[str, tuple[str, ...]] = {
-    "width": ("embed_dim", "hidden_size", "width", "d_model"),
-    "layers": ("num_hidden_layers", "depth", "layers", "encoder_layers"),
-    "inner": ("intermediate_size", "encoder_ffn_dim", "mlp_dim"),
+    "width": ("embed_dim", "hidden_size", "width", "d_model", "vt_hidden_size"),
+    "layers": ("num_hidden_layers", "depth", "layers", "encoder_layers", "vt_num_hidden_layers"),
+    "heads": ("num_attention_heads", "num_heads", "heads", "vt_num_attention_heads"),
+    "inner": ("intermediate_size", "encoder_ffn_dim", "mlp_dim", "vt_intermediate_size"),
     "patch": ("patch_size", "spatial_patch_size"),
 }
+MERGES = ("spatial_merge_size", "merge_kernel_size", "pooling_kernel_size")  # patches of a side that become one token
 
 
 class TowerKind(FileModel):
@@ -68,15 +70,42 @@ class Tower:
 
 def towers(config: Mapping[str, Any], at: Sequence[str] = ()) -> Iterator[Tower]:
     """Towers that a file describes beside its language model, which lies `at` a place of it."""
+    language = config
+    for name in at:
+        language = language[name]
+    for name, part, outer in _parts(config, at):
+        yield Tower(name=name, parameters=_parameters(part, outer, language))
+
+
+def vision_tower(config: Mapping[str, Any], at: Sequence[str] = ()) -> dict[str, Any]:
+    """The tower of images of such a file by the keys of `crossflow.workload.spec.TowerSpec`; those that it does not say are left out, as
+    the size of an image is where the model takes any.
+    """
+    part, outer = next(((part, outer) for name, part, outer in _parts(config, at) if name == "vision tower"), ({}, {}))
+    kind = kinds().get(str(part.get("model_type") or outer.get("model_type")), TowerKind())
+    sizes = {"layers": "layers", "hidden": "width", "heads": "heads", "ffn": "inner", "patch": "patch"}
+    found = {key: size for key, name in sizes.items() if (size := _size(part, name))}
+    if not found:
+        return {}
+    image, tokens = part.get("image_size"), outer.get("mm_tokens_per_image")
+    if type(image) is int and image > 0:
+        found["size"] = image
+    merge = next((held for name in MERGES if (held := part.get(name) or outer.get(name))), 1)
+    if type(tokens) is int and tokens > 0 and {"size", "patch"} <= found.keys():
+        merge = round(found["size"] / found["patch"] / tokens**0.5)
+    return {**found, "merge": merge[0] if isinstance(merge, list) else merge, "gated": kind.gated, "biases": kind.biases}
+
+
+def _parts(config: Mapping[str, Any], at: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Names of towers, their parts of a file, and the sections that these stand in."""
     levels, within = [config], config
     for name in at[:-1]:
         within = within[name]
         levels.append(within)
-    language = within.get(at[-1], config) if at else config
     for level in levels:
         for field, name in FIELDS.items():
             if isinstance(level.get(field), Mapping):
-                yield Tower(name=name, parameters=_parameters(level[field], level, language))
+                yield name, level[field], level
 
 
 def _size(config: Mapping[str, Any], key: str) -> int:

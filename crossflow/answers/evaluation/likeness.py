@@ -78,6 +78,7 @@ OF_FAR = "no plan that keeps tensors on a second memory was measured"
 ON_CHIP = "chip without main memory"  # a kind of its own: what lies between its kernels decides, which nobody publishes
 OF_POOLS = "no service whose prompts are read by other devices was measured"
 OF_EXPERTS = "no service whose experts lie on devices of their own was measured"
+OF_IMAGES = "no service whose prompts hold images was measured"
 OF_FLEETS = "no service with engines of several kinds was measured"
 OF_KINDS = "no training on devices of several kinds was measured"
 OF_GENERATED = "the device is generated"
@@ -307,6 +308,8 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
         return OF_EXPERTS
     if scenario.further:
         return OF_FLEETS
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serving.images:
+        return OF_IMAGES
     return OF_KINDS if scenario.system.kinds else OF_POOLS if scenario.system.pools else ""
 
 

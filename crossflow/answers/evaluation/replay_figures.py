@@ -198,7 +198,9 @@ class ReplayFigures:
         """Energy of all devices over the run, while they wait or have failed too, but not of engines that are stopped. [J]"""
         resting = zip(self.run.engines, self.run.resting, self.found.paid_shares, strict=True)
         idle = sum(watts * (self.span * paid - jumps.busy) for (_, jumps), watts, paid in resting)
-        return float(sum(float(each.sum()) for each in self.run.energies) + idle)
+        beside = self.run.encoders, self.found.images
+        encoding = beside[0].energy(beside[1].requests, self.span) if beside[0] is not None and beside[1] is not None else 0.0
+        return float(sum(float(each.sum()) for each in self.run.energies) + idle + encoding)
 
     @property
     def power(self) -> float:
@@ -211,6 +213,8 @@ class ReplayFigures:
         paid = iter(self.found.paid_shares.tolist())
         often = [sum(next(paid) for _ in range(kind.count)) for kind in self.run.kinds]
         fleets = [replace(one, devices=n * one.devices) for n, kind in zip(often, self.run.kinds, strict=True) for one in kind.fleets]
+        if (encoders := self.run.encoders) is not None:
+            fleets.append(replace(encoders.fleet, devices=encoders.times.count * encoders.fleet.devices))
         rate = float(rents(fleets, self.scenario.workload.dtype, 1)[0][0])
         return None if np.isnan(rate) else rate
 
@@ -225,6 +229,18 @@ class ReplayFigures:
         return dict(zip(names, (spent, 1e6 * spent / self.written, spent / answered, each), strict=True))
 
     # ---------------------------------------------------------------------------------------- engines that come and go
+
+    @functools.cached_property
+    def encoders(self) -> Mapping[str, float] | None:
+        """Encoders of images: how many, the share of the run in which they work, and what a request waits for one; None without."""
+        pool, did = self.run.encoders, self.found.images
+        if pool is None or did is None:
+            return None
+        with_images = sum(did.requests[1:])
+        return {
+            "count": float(pool.times.count), "utilisation": pool.busy(did.requests) / (pool.times.count * self.span),
+            "mean_wait_s": did.waited / max(with_images, 1), "requests": float(with_images),
+        }  # fmt: skip
 
     @functools.cached_property
     def availability(self) -> Mapping[str, float] | None:

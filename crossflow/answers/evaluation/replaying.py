@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from crossflow.answers.evaluation.encoding import EncoderPool, encoder_pool
 from crossflow.answers.evaluation.fleets import capacity, check_fleet, coupled, failures_of, scaling_of
 from crossflow.answers.evaluation.scoring import NO_BANDWIDTH, drawn_energy
 from crossflow.answers.scenario import Scenario, check_strategy
 from crossflow.answers.steps.batch import Fleet
-from crossflow.answers.steps.machines import machine, pool_machine
+from crossflow.answers.steps.machines import machine, place_of_pool
 from crossflow.answers.steps.services import service_of
 from crossflow.answers.steps.transformers import pool_of_experts
 from crossflow.base.arrays import Array, Index
@@ -28,6 +29,7 @@ from crossflow.engine.runs.service import NO_ROOM, Prefill, Service, cache_room,
 from crossflow.engine.runs.service_table import Reach, Replicas, step_table
 from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.encoders import EncoderTimes
 from crossflow.engine.service.fleet import EnginePool, Readers, Tallied, replay, replay_tallied
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replayed import Jumps, ServiceReplay
@@ -94,6 +96,7 @@ class ReplayedScenario:
     writers: Engines
     readers: Engines | None
     further: tuple[Engines, ...] = ()  # of other pools that write
+    encoders: EncoderPool | None = None
     problem: str = ""
 
     @functools.cached_property
@@ -144,6 +147,7 @@ class ServiceEngines:
     readers: Engines | None = None
     sent: tuple[float, float] = (0.0, 0.0)
     full: str = ""  # why the experts do not fit in devices of their own; nothing where they do
+    encoders: EncoderPool | None = None  # of the images of prompts, where these have some of their own
 
     @property
     def writers(self) -> Engines:
@@ -153,7 +157,7 @@ class ServiceEngines:
     @property
     def problem(self) -> str:
         """Why no request can be answered, whatever it asks for; empty where some can be."""
-        if why := _unbuilt(self) or self.full:
+        if why := _unbuilt(self) or self.full or (self.encoders.problem if self.encoders else ""):
             return why
         if not all(one.limits.pages for one in self.writing):
             return NO_ROOM
@@ -184,7 +188,8 @@ def tallied_scenario(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> 
     if ready is None:
         return found, None
     kinds = [KindTally(engines=kind.count, energy_of=kind.energy) for kind in found.kinds]
-    return found, replay_tallied(trace, *ready, kinds)
+    pool, reading, failures, encoders = ready
+    return found, replay_tallied(trace, pool, reading, failures, kinds, encoders)
 
 
 def _adapters_of(scenario: Scenario, trace: RequestTrace, seed: int) -> Index | None:
@@ -249,13 +254,15 @@ def replayed_on(
     return found if ready is None else replace(found, found=replay(asked, *ready))
 
 
-_Ready = tuple[EnginePool, Readers | None, Failures | None]
+_Ready = tuple[EnginePool, Readers | None, Failures | None, EncoderTimes | None]
 
 
 def _ready(scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, seed: int) -> tuple[ReplayedScenario, _Ready | None]:
     """Engines of a scenario, and what a replay takes; None where no request has room."""
     writing, readers = engines.writing, engines.readers
-    found = ReplayedScenario(found=None, writers=writing[0], further=writing[1:], readers=readers, problem=engines.problem)
+    found = ReplayedScenario(
+        found=None, writers=writing[0], further=writing[1:], readers=readers, encoders=engines.encoders, problem=engines.problem
+    )  # fmt: skip
     if found.problem:
         return found, None
     assert isinstance(scenario.workload, TransformerSpec)
@@ -265,7 +272,7 @@ def _ready(scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, see
     reading = None
     if readers is not None:
         reading = Readers(pool=_pool(scenario, trace, (readers,), rng, chosen=chosen), fixed=engines.sent[0], each=engines.sent[1])
-    return found, (pool, reading, failures_of(serving.failures))
+    return found, (pool, reading, failures_of(serving.failures), None if engines.encoders is None else engines.encoders.times)
 
 
 def _unbuilt(made: ServiceEngines) -> str:
@@ -324,9 +331,9 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     assert isinstance(workload, TransformerSpec)
     assert isinstance(plan, Plan)
     own = machine(scenario, scenario.architecture)
-    reads_on, beside = _place(scenario, READING, own)
+    reads_on, beside = place_of_pool(scenario, READING, own)
     one = np.zeros(1, dtype=np.intp)
-    experts = pool_of_experts((workload,), one, *_place(scenario, FEEDING, own)) if job.pooled else None
+    experts = pool_of_experts((workload,), one, *place_of_pool(scenario, FEEDING, own)) if job.pooled else None
     grounds = [_ground(job, plan, plan.dp, own, Fleet(system=scenario.system, device=scenario.architecture)), *_further(scenario, own, job)]
     sites = [
         (ground, _Site(
@@ -337,14 +344,15 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     ]  # fmt: skip
     prefill = sites[0][1].service.prefill
     writing = [site.engines(ground, reads=prefill is None, writes=True) for ground, site in sites]
+    encoders = encoder_pool(scenario)
     if prefill is None:
-        return ServiceEngines(writing=tuple(writing))
+        return ServiceEngines(writing=tuple(writing), encoders=encoders)
     readers = sites[0][1].engines(_Ground(reads_on, beside, prefill.layout, int(prefill.workers[0])), reads=True, writes=False)
     ends = (reads_on, *(ground.machine for ground in grounds))
     fixed, each = zip(*(_sent(job, end, prefill, workload.tokens) for end in ends), strict=True)
     received = (replace(kind, received=time) for kind, time in zip(writing, each[1:], strict=True))
     full = "" if experts is None else _unheld(job, grounds[0], experts[0])
-    return ServiceEngines(writing=tuple(received), readers=readers, sent=(max(fixed), each[0]), full=full)
+    return ServiceEngines(writing=tuple(received), readers=readers, sent=(max(fixed), each[0]), full=full, encoders=encoders)
 
 
 def _unheld(job: Job, ground: _Ground, pool: ExpertPool) -> str:
@@ -354,20 +362,11 @@ def _unheld(job: Job, ground: _Ground, pool: ExpertPool) -> str:
     return why if np.any(full) else ""
 
 
-def _place(scenario: Scenario, name: str, own: Machine) -> tuple[Machine, Fleet]:
-    """Devices of a pool of the system; the system's own where there is no such pool."""
-    pool = scenario.system.pooled.get(name)
-    if pool is None:
-        return own, Fleet(system=scenario.system, device=scenario.architecture)
-    device = scenario.pool_architectures[name]
-    return pool_machine(scenario, device, pool), Fleet(pool=name, system=pool, device=device)
-
-
 def _further(scenario: Scenario, own: Machine, job: Job) -> Iterator[_Ground]:
     """What the engines of pools run on."""
     assert isinstance(scenario.workload, TransformerSpec)
     for name, plan in engine_plans(scenario.workload).items():
-        runs_on, fleet = _place(scenario, name, own)
+        runs_on, fleet = place_of_pool(scenario, name, own)
         yield _ground(job, plan, scenario.workload.serving.pools[name].workers, runs_on, fleet)._replace(pool=name)
 
 
@@ -462,8 +461,9 @@ class _Site:
         chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
         pool, feeding = self.experts if self.experts is not None and writes else (None, None)
+        job = self.job if reads else replace(self.job, tower=None)  # images are encoded where prompts are read
         replicas = Replicas(
-            job=self.job if writes else replace(self.job, pooled=False), layout=layout, machine=runs_on,
+            job=job if writes else replace(job, pooled=False), layout=layout, machine=runs_on,
             microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]), experts=pool,
         )  # fmt: skip
         reach = Reach(
@@ -476,7 +476,7 @@ class _Site:
         graphs = POLICIES[habits.scheduler].graphs if writes and runs_on.stack.kernels.launch == "graph" else ()
         table = _table(_Stepped.of(replicas, reach, replace(fleet, devices=layout.devices), graphs, feeding))
         page = math.gcd(int(habits.block), trace.block) if trace.block else int(habits.block)
-        room, size, held = self._tokens(layout, runs_on, chunk if writes else chunk / float(layout.pp[0]), writes=writes)
+        room, size, held = self._tokens(job, layout, runs_on, chunk if writes else chunk / float(layout.pp[0]), writes=writes)
         pages = (self.given if writes and self.given is not None else room) // page
         tiers = self.tiers if reads and size else ()
         swaps, space = writes and held > 0 and serving.preemption_mode == "swap", serving.swap_space
@@ -501,14 +501,14 @@ class _Site:
         sizes = [memory(replace(self.job, adapters=replace(mix, slots=slots)), layout, runs_on).stages[WEIGHTS] for slots in (1, 2)]
         return float(((sizes[1] - sizes[0]).max(axis=0) / runs_on.host_rate(layout.devices))[0])
 
-    def _tokens(self, layout: Layout, runs_on: Machine, chunk: float, *, writes: bool) -> tuple[int, float, float]:
+    def _tokens(self, job: Job, layout: Layout, runs_on: Machine, chunk: float, *, writes: bool) -> tuple[int, float, float]:
         """Tokens whose keys and values an engine has room for, and the bytes of one on all of its devices and on the fullest. [1], [B], [B]
 
         By a mean request.
         """
         trace = self.trace
         mean = max(int(np.mean(trace.prompt + 0.5 * trace.output)), 1)
-        job = (self.job.own if writes else self.job).at(context=mean, cached=mean, staggered=False)
+        job = (job.own if writes else job).at(context=mean, cached=mean, staggered=False)
         service = replace(
             self.service, prefill=None, prompt=np.full(1, float(mean)), hits=np.zeros(1),
             chunk=np.full(1, float(chunk)), whole=False,

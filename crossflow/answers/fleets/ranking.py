@@ -27,6 +27,7 @@ FIGURES = (
     "attained", "goodput_per_s", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "e2el_p99_s", "output_throughput_tokens_per_s",
     "request_throughput_per_s", "preemptions", "dropped", "cache_hit_rate", "replay_span_s",
 )  # fmt: skip
+UNENCODED = "fleets are searched without encoders of their own; leave it out, so that engines encode, or replay fleets with crossflow serve"
 UNTARGETED = "{name}: no class of its requests has targets, so one engine is as good as many; give requests.targets, such as {example}"
 EXAMPLE = "{ttft: 2 s, tpot: 50 ms}"
 
@@ -240,6 +241,8 @@ def plan_fleets(
     trace = requests_of(scenario)
     if not any(one.targeted for one in trace.classes):
         raise CrossflowError(UNTARGETED.format(name=scenario.name, example=EXAMPLE))
+    if scenario.encoders:
+        raise CrossflowError(f"{scenario.name}: workload.serving.images.encode: {UNENCODED}")
     kinds = kinds_of(scenario, space or {}, trace, scenario.devices)
     run = searched(scenario, kinds, FleetQuestion(top=top, most=scenario.devices, share=share, jobs=jobs), told)
     priced = run.priced

@@ -128,7 +128,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "cool_down_s": self.phases.emptied, "cache": dict(self.cache), "queue": dict(self.queue), "preemptions": self.preemptions,
             "adapter_loads": self.adapter_loads, "failures": None if self.availability is None else dict(self.availability),
             "replicas": None if self.running is None else dict(self.running), "utilisation": list(self.utilisation),
-            "classes": list(self.classes),
+            "classes": list(self.classes), "encoders": None if self.encoders is None else dict(self.encoders),
             "cost": dict(self.cost), "energy_j": self.energy,
             "power_w": self.power, "joules_per_output_token": self.energy / self.written,
             "jumps": self.jumps[0], "steps": self.jumps[1], "notes": list(self.notes), **tail,

@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.steps.batch import Fleet
 from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
@@ -28,6 +29,15 @@ def own_machine(scenario: Scenario) -> Machine:
 def pool_machine(scenario: Scenario, device: Architecture, pool: SystemSpec) -> Machine:
     """What a transformer of a scenario runs on in a pool of its system."""
     return replace(_machine(scenario, device, pool), profile=None)  # which is of the devices of the system
+
+
+def place_of_pool(scenario: Scenario, name: str, own: Machine) -> tuple[Machine, Fleet]:
+    """Devices of a pool of the system; the system's own where there is no such pool."""
+    pool = scenario.system.pooled.get(name)
+    if pool is None:
+        return own, Fleet(system=scenario.system, device=scenario.architecture)
+    device = scenario.pool_architectures[name]
+    return pool_machine(scenario, device, pool), Fleet(pool=name, system=pool, device=device)
 
 
 def _machine(scenario: Scenario, device: Architecture, found: SystemSpec) -> Machine:

@@ -18,12 +18,14 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.apart import ExpertPool
 from crossflow.engine.runs.service import Prefill, Service, Steady, at_rest, guessed, steady_state
 from crossflow.hardware.architecture.software import SoftwareStack
+from crossflow.hardware.architecture.template import ENCODING
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.strategy.reading import engine_devices, worker_plan
+from crossflow.parallel.strategy.reading import encoder_plan, engine_devices, worker_plan
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
+UNQUEUED = "a steady state knows no queue of images; give requests, which are replayed, or leave encode out"
 OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
 
 
@@ -52,7 +54,7 @@ class ServiceStep(TransformerStep):
 
     def _beside(self, steady: Steady, service: Service, experts: tuple[ExpertPool, Fleet] | None) -> tuple[Fleet, ...]:
         """Devices beside those of the replicas: workers for prompts, further engines, and those that hold experts."""
-        batch, beside = self.batch, self._further()
+        batch, beside = self.batch, (*self._further(), *self._encoders())
         if service.prefill is not None:
             fleet = batch.pools.get("prefill") or Fleet(system=batch.system, device=batch.device)
             devices = service.prefill.workers * service.prefill.layout.devices
@@ -71,6 +73,23 @@ class ServiceStep(TransformerStep):
         own = Fleet(system=batch.system, device=batch.device)
         devices = {name: np.array([float(count.get(name, 0)) for count in counts])[batch.members.which] for name in names}
         return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
+
+    def _encoders(self) -> tuple[Fleet, ...]:
+        """Devices of encoders of images, which only a replay puts to work."""
+        batch = self.batch
+        counts = [_encoding(one) for one in batch.members.workloads if isinstance(one, TransformerSpec)]
+        if not any(counts):
+            return ()
+        if batch.scenario.requests is None:
+            raise CrossflowError(f"{batch.scenario.name}: workload.serving.images.encode: {UNQUEUED}")
+        own = Fleet(system=batch.system, device=batch.device)
+        return (replace(batch.pools.get(ENCODING, own), devices=np.array([float(count) for count in counts])[batch.members.which]),)
+
+
+def _encoding(workload: TransformerSpec) -> int:
+    """Devices of the encoders of images. [1]"""
+    plan, images = encoder_plan(workload), workload.serving.images
+    return 0 if plan is None or images is None or images.encode is None else plan.devices * images.encode.workers
 
 
 def _cut(job: Job, layout: Layout, service: Service, stack: SoftwareStack) -> tuple[Layout, Service]:

@@ -154,4 +154,6 @@ def _engines(found: ServedRequests) -> Group:
         name = "read and write" if kind.limits.reads and kind.limits.writes else "write" if kind.limits.writes else "read prompts"
         name += f" ({kind.pool})" if kind.pool else ""
         rows.append([name, f"{kind.count:,}", percent(share), f"{steps:,.0f}", f"{written / max(steps, 1.0):,.1f}"])
+    if (encoders := found.encoders) is not None:
+        rows.append(["encode images", f"{encoders['count']:,.0f}", percent(encoders["utilisation"]), f"{encoders['requests']:,.0f}", "1.0"])
     return page.section("Engines", rows, range(1, 5), header=("", "engines", "busy", "steps", "requests a step"))

@@ -35,6 +35,7 @@ _EXAMPLES: Mapping[str, Any] = {  # of what files do not say
     "workload.serving.speculation.acceptance": 0.7, "workload.serving.adapters.count": 8,
     "software.host.schedule": "1ms",
 }  # fmt: skip
+IMAGES = "workload.serving.images."  # of requests, not of an engine
 HOST = "software.host"  # times of the host, which no flag says
 OF_REQUESTS = ("workload.prompt", "workload.output")  # which requests say themselves
 TRAINING = ("megatron", "torchtitan", "deepspeed")
@@ -603,7 +604,7 @@ def _left(
     plain = differing(settings)
     left = {
         path: value for path, value in settings.items()
-        if path not in said and not path.startswith("software.")
+        if path not in said and not path.startswith("software.") and not (value is None and path.startswith(IMAGES))
         and ((kind not in TRAINING and path in CHECKPOINTED) or (path in plain and not (path in base and base[path] == value)))
     }  # fmt: skip
     if preset is not None:

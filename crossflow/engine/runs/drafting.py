@@ -17,7 +17,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,18 +24,12 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import CACHE, WEIGHTS, Memory, memory
-from crossflow.engine.runs.outcome import Outcome, merged
+from crossflow.engine.runs.outcome import Outcome
+from crossflow.engine.runs.towers import StepOf, added, encoded
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Draft, Job
-
-StepOf = Callable[[Job, Layout, Machine, Memory | None], Outcome]
-# Of an outcome what is told of the large model alone.
-KEPT = (
-    "memory", "problems", "measured", "model_flops", "host_memory", "host_capacity", "second_memory", "second_capacity", "capacity",
-    "least",
-)  # fmt: skip
 
 
 def service_step(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: Memory) -> Outcome:
@@ -94,8 +87,10 @@ def hosted(step: Outcome, work: HostWork, requests: Array) -> Outcome:
 
 
 def drafted(step_of: StepOf, job: Job, layout: Layout, machine: Machine, held: Memory) -> Outcome:
-    """A step with those of the draft model before it, without the work of the host."""
+    """A step with those of the draft model before it, and with the images of the prompts that it reads, without the work of the host."""
     step, draft = step_of(job, layout, machine, held), job.draft
+    if job.chunk is not None:
+        step = encoded(step_of, step, job, layout, machine, job.chunk.tokens * layout.microbatches)
     if draft is None:
         return step
     beside, small = _beside(draft, layout), draft.job
@@ -123,8 +118,3 @@ def _beside(draft: Draft, layout: Layout) -> Layout:
     each = [plans[pair] for pair in pairs]
     ones = np.ones(len(layout))
     return replace(Layout.of(each, ones, layout.node), micro_batch=layout.micro_batch * layout.microbatches, microbatches=ones)
-
-
-def added(one: Outcome, other: Outcome, often: Array | float) -> Outcome:
-    """One step and another one so many times after it."""
-    return merged(one, other, lambda first, second: first + often * second, KEPT)

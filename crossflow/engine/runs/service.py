@@ -43,10 +43,11 @@ import numpy as np
 from crossflow.base.arrays import Array, Mask, divide
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.drafting import HostWork, added, asynchronous, hosted, service_step, with_draft
+from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
 from crossflow.engine.runs.outcome import Outcome, merged
 from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, rounds_behind, share_read, some_come
+from crossflow.engine.runs.towers import added, encoded, with_tower
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.service.policies import POLICIES
 from crossflow.parallel.strategy.layout import Layout
@@ -349,6 +350,8 @@ def cache_room(job: Job, layout: Layout, machine: Machine, service: Service) -> 
         ]
     stages[ACTIVATIONS] = np.maximum(stages[ACTIVATIONS], _sampling(job, layout, machine, service, len(stages[0])))
     held = replace(held, stages=stages)
+    if service.prefill is None:
+        held = with_tower(held, job, layout, machine, service.chunk)
     more = 1.0 + machine.stack.memory.fragmentation
     left = _left(held, machine, service, more)
     whole = job.at(staggered=False)
@@ -680,7 +683,9 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
     Keys and values leave by the network of the worker and arrive by that of the replica: the slower of both decides.
     """
     work = HostWork.of(job, prefill.layout, prefill.machine.stack)
-    step = hosted(transformer_step(job.reading, prefill.layout, prefill.machine), work, np.zeros(1))
+    read = transformer_step(job.reading, prefill.layout, prefill.machine)
+    step = encoded(transformer_step, read, job, prefill.layout, prefill.machine, service.prompt + service.hits)
+    step = hosted(step, work, np.zeros(1))
     return _PromptsRead(step=step, time=step.total * service.left, sent=sending(job, machine, prefill, service.left))
 
 
@@ -730,6 +735,7 @@ def _with_workers(
     Where prompts do not fit in them, the service cannot run.
     """
     read, held = reading.step, memory(job.reading, prefill.layout, prefill.machine)
+    held = with_tower(held, job, prefill.layout, prefill.machine, service.prompt + service.hits)
     more = ends * service.left
     outcome = replace(
         outcome, flops=outcome.flops + more * read.flops, traffic=outcome.traffic + more * read.traffic,

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from crossflow.base.arrays import Index
+from crossflow.engine.service.encoders import Encoders, EncoderTimes
 from crossflow.engine.service.lockstep import Lockstep
-from crossflow.engine.service.replayed import EngineSpans, ServiceReplay, replayed
+from crossflow.engine.service.replayed import EncoderSpans, EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
 from crossflow.engine.service.standing import Failures, Scaling, Standing
@@ -73,9 +74,11 @@ class _TraceRun:
     """A run of a trace through pools: the events that are to come, in order of time."""
 
     def __init__(
-        self, trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, tally: Tally | None = None
-    ) -> None:
+        self, trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None,
+        encoders: EncoderTimes | None = None, tally: Tally | None = None,
+    ) -> None:  # fmt: skip
         self.trace, self.readers, self.failures, self.tally = trace, readers, failures, tally
+        self.encoders = None if encoders is None else Encoders(encoders)
         pools = [writers] if readers is None else [readers.pool, writers]
         self.first = 0 if readers is None else len(readers.pool.replicas)  # of the writers among all
         self.sides = [_Side(pool, self.first if pool is writers else 0) for pool in pools]
@@ -114,6 +117,7 @@ class _TraceRun:
             "lost": sum(each.lost for each in self.replicas),
             "loads": sum(each.adapters.loads for each in self.replicas if each.adapters is not None),
             "peak_queue": self.peak_queue,
+            "images": None if self.encoders is None else EncoderSpans(tuple(self.encoders.requests), self.encoders.waited),
         }
 
     # ---------------------------------------------------------------------------------------- events
@@ -161,11 +165,19 @@ class _TraceRun:
         return list(zip(trace.prompt[some].tolist(), trace.output[some].tolist(), trace.kind[some].tolist(), strict=True))
 
     def _arrive(self, index: int, now: float) -> None:
-        """A request comes to the first pool."""
+        """A request comes to the first pool, after its images have been to the encoders."""
+        arrival = now
+        if self.encoders is not None:
+            known = self.encoders.arrivals
+            if index not in known and (there := self.encoders.take(index, now)) > now:
+                known[index] = now
+                heapq.heappush(self.later, (there, index, None))
+                return
+            arrival = known.pop(index, now)
         blocks, block = self.trace.blocks, self.trace.block
         prompt, output, kind = self.asked.pop(index) if index in self.asked else self._asked_of(slice(index, index + 1))[0]
         hashes = () if blocks is None else tuple(blocks[index])[: prompt // block]
-        ticket = Ticket(index, now, prompt, output, hashes, self.priorities[kind])
+        ticket = Ticket(index, arrival, prompt, output, hashes, self.priorities[kind])
         if blocks is not None:
             heir = self.heirs.get(index)
             ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + ticket.output - 1) // block]
@@ -329,7 +341,10 @@ class _TraceRun:
             heapq.heappush(self.later, (when, index, None))
 
 
-def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = None, failures: Failures | None = None) -> ServiceReplay:
+def replay(
+    trace: RequestTrace, writers: EnginePool, readers: Readers | None = None, failures: Failures | None = None,
+    encoders: EncoderTimes | None = None,
+) -> ServiceReplay:  # fmt: skip
     """Every request of a trace through its engines.
 
     Parameters
@@ -338,8 +353,9 @@ def replay(trace: RequestTrace, writers: EnginePool, readers: Readers | None = N
     writers : engines that write; without readers they read prompts too.
     readers : engines that only read prompts.
     failures : of all of them; engines that make every step together have none.
+    encoders : of the images of prompts; none where engines encode them.
     """
-    run = _TraceRun(trace, writers, readers, failures)
+    run = _TraceRun(trace, writers, readers, failures, encoders)
     run.run()
     tickets = [run.tickets[i] for i in range(len(trace)) if i in run.tickets]
     dropped = np.array([ticket.place == DROPPED for ticket in tickets], dtype=bool)
@@ -362,12 +378,13 @@ class Tallied(EngineSpans):
 
 
 def replay_tallied(
-    trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, kinds: Sequence[KindTally]
-) -> Tallied:
+    trace: RequestTrace, writers: EnginePool, readers: Readers | None, failures: Failures | None, kinds: Sequence[KindTally],
+    encoders: EncoderTimes | None = None,
+) -> Tallied:  # fmt: skip
     """The same requests through the same engines as `replay`, with running statistics of `kinds` of engines, in memory that does not grow
     with the requests but for the trace itself.
     """
-    run = _TraceRun(trace, writers, readers, failures, Tally(trace, kinds))
+    run = _TraceRun(trace, writers, readers, failures, encoders, Tally(trace, kinds))
     run.run()
     assert run.tally is not None
     run.tally.collect(run.replicas)

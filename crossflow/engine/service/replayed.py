@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,13 @@ class Jumps:
         return float((self.ended - self.begun).sum())
 
 
+class EncoderSpans(NamedTuple):
+    """What encoders of images did in a replay."""
+
+    requests: tuple[int, ...]  # that had 0, 1, 2, ... images. [1]
+    waited: float  # of all of them, for an encoder. [s]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineSpans:
     """Times for which engines were paid for, and had failed, in what is kept of a replay."""
@@ -46,6 +53,7 @@ class EngineSpans:
     lost: float = 0.0  # tokens that were computed, and that failures lost. [1]
     loads: int = 0  # adapters that engines have fetched from their hosts. [1]
     peak_queue: int = 0  # requests that wait at all engines together, at most. [1]
+    images: EncoderSpans | None = None  # where images have encoders of their own
 
     @property
     def window(self) -> tuple[float, float]:

@@ -58,7 +58,7 @@ NOT_FREE = ("microarchitecture", "technology", "network", "room", "operation", "
 Dataflow = Literal["weight", "activation", "output", "best"]
 # The pool whose devices read the prompts of a service. Others hold stages of a model that is trained, and say how many devices they have,
 # or further engines of a service, whose workers say it.
-READING, FEEDING = "prefill", "experts"
+READING, FEEDING, ENCODING = "prefill", "experts", "encode"
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$")]
 NO_MEMORY = "none"  # in the place of a library entry: a chip without main memory, whose farthest on-chip level holds everything
 LEVELS = ("registers", "l1", "l2", "l3", "l4", "memory")
@@ -155,10 +155,10 @@ class SystemFields(FileModel):
     pools: Mapping[PoolName, SystemFields] = Field(
         default={},
         description="systems of other devices for a part of the work, each a section as `system` itself: `prefill` for the workers of "
-        "`serving.prefill`, which say how many devices it has; `experts` for the devices of `serving.experts`, whose strategy says it; any "
-        "other name of a service for the engines of `serving.pools.NAME`, which "
-        "say it too; of a transformer that is trained any other name, for further stages of its pipeline, which follow those on the "
-        "system's own devices in the order in which pools are written",
+        "`serving.prefill`, which say how many devices it has; `experts` for the devices of `serving.experts`, whose strategy says it; "
+        "`encode` for the encoders of `serving.images.encode`, which say it; any other name of a service for the engines of "
+        "`serving.pools.NAME`, which say it too; of a transformer that is trained any other name, for further stages of its pipeline, "
+        "which follow those on the system's own devices in the order in which pools are written",
     )
 
     @property

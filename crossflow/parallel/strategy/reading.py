@@ -216,6 +216,7 @@ def strategy_problem(
     others = (
         _worker_problems(workload, transformer),
         _draft_problems(workload, strategy),
+        _tower_problems(workload, strategy),
         _apart_problems(workload, strategy, transformer),
     )
     return problem or next(itertools.chain(*others), None)
@@ -240,6 +241,12 @@ def _settled(plans: Iterable[Plan], workload: TransformerSpec) -> tuple[Plan, ..
 def worker_plan(workload: TransformerSpec) -> Plan | None:
     """The plan of a worker that reads prompts, one at a time; None where replicas read them. StrategyError for what is none."""
     return None if workload.serving.prefill is None else plan_of(workload.serving.prefill.strategy)
+
+
+def encoder_plan(workload: TransformerSpec) -> Plan | None:
+    """The plan of an encoder of images; None where the devices that read prompts encode. StrategyError for what is none."""
+    images = workload.serving.images if workload.task == "serving" else None
+    return None if images is None or images.encode is None else plan_of(images.encode.strategy)
 
 
 def experts_plan(workload: TransformerSpec) -> Plan | None:
@@ -283,6 +290,36 @@ def _draft_problems(workload: TransformerSpec, plan: Plan) -> Iterator[str]:
             yield f"{place}.tp: {tp} devices, and a replica of {one} has {one.devices // one.dp}; give fewer"
         elif problem := plan_problem(Plan(tp=tp), draft.described.transformer(), 1, task="decode"):
             yield f"{place}.tp: {problem}"
+
+
+def _tower_problems(workload: TransformerSpec, plan: Plan) -> Iterator[str]:
+    """Why a model of images cannot run on the devices that read prompts, as sentences."""
+    images, place, reads = workload.serving.images, "serving.images.tp", worker_plan(workload)
+    if images is None:
+        return
+    if images.encode is not None:
+        yield from _encoder_problems(images.encode.strategy, images.described.transformer())
+        return
+    for one in [plan, *engine_plans(workload).values()] if reads is None else [reads]:
+        tp = images.tp or one.tp
+        if tp > one.tp or one.tp % tp:
+            yield f"{place}: {tp} devices work on one image, and the {one.tp} tensor ranks of {one} are no multiple of them; give another"
+        elif problem := plan_problem(Plan(tp=tp), images.described.transformer(), 1, task="forward"):
+            yield f"{place}: {problem}"
+
+
+def _encoder_problems(written: str, model: Transformer) -> Iterator[str]:
+    """Why the plan of an encoder is none, as sentences."""
+    place = "serving.images.encode.strategy"
+    try:
+        plan = plan_of(written)
+    except StrategyError as error:
+        yield f"{place}: {error}"
+        return
+    if plan.devices > plan.tp or plan.far or plan.offload:
+        yield f"{place}: an encoder divides the model of images by tp alone, and this is {plan}; give the number of encoders as workers"
+    elif problem := plan_problem(plan, model, 1, task="forward"):
+        yield f"{place}: {problem}"
 
 
 def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -> Iterator[str]:

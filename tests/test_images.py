@@ -1,0 +1,275 @@
+"""Images in the prompts of a service: the tower that encodes them, on the devices that read prompts or on encoders of their own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import crossflow
+from crossflow.answers.evaluation.encoding import encoder_pool
+from crossflow.answers.evaluation.replaying import replayed_scenario, tallied_scenario
+from crossflow.answers.planning.asking import serve
+from crossflow.answers.scenario import from_dict, requests_of
+from crossflow.answers.steps import own_step
+from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.engine.runs.towers import encoded
+from crossflow.engine.runs.transformer import transformer_step
+from crossflow.engine.service.encoders import Encoders, EncoderTimes
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.huggingface import tower_of
+
+VIT = 630_764_800  # parameters of ViT-H without its classifier
+MODEL = {"model": "llama3-8b", "task": "serving"}
+STEADY = {**MODEL, "sequence": 2048, "output": 64, "global_batch": 16}
+IMAGES = {"model": "vit-h", "count": 4, "tokens": 256}
+
+
+def of(serving=None, strategy="tp2-dp4", workload=STEADY, **more):
+    return from_dict(
+        {"name": "service", "system": "dgx-h100", "workload": {**workload, "serving": serving or {}}, "strategy": strategy, **more}
+    )
+
+
+def asked(serving, *, arrivals=None, count=24, strategy="tp2-dp4", **more):
+    requests = {"arrivals": arrivals or {"law": "poisson", "rate": "40 1/s"}, "count": count, "prompt": 2048, "output": 16}
+    return of(serving, strategy, MODEL, requests=requests, **more)
+
+
+def alone(images, tp):
+    """A step of the tower for so many images, on so many devices, priced by itself."""
+    given = {"system": {"template": "dgx-h100", "devices": tp}, "workload": {"model": "vit-h", "task": "forward", "global_batch": images},
+        "strategy": f"tp{tp}-mb{images}", "software": "vllm"}  # fmt: skip
+    return crossflow.evaluate(from_dict(given)).step_time[0]
+
+
+# ------------------------------------------------------------------------------------------ on the devices that read
+
+
+@pytest.mark.parametrize("images", [1, 4, 7])
+def test_a_step_is_longer_by_that_of_the_tower_alone(images):
+    job = own_step(of({"images": IMAGES})).job
+    machine, layout = own_step(of({"images": IMAGES})).machine, Layout.of([Plan(tp=2)], np.ones(1), 8)
+    plain = transformer_step(job, layout, machine)
+    found = encoded(transformer_step, plain, job, layout, machine, images / job.tower.often)
+    assert found.total[0] - plain.total[0] == pytest.approx(alone(images, 2), rel=1e-9)
+    assert found.flops[0] > plain.flops[0]
+    assert found.model_flops[0] == plain.model_flops[0]  # of the model of words
+
+
+def test_a_step_with_a_part_of_an_image_stands_for_several_of_which_some_have_one():
+    job = own_step(of({"images": IMAGES})).job
+    machine, layout = own_step(of({"images": IMAGES})).machine, Layout.of([Plan(tp=2)], np.ones(1), 8)
+    plain = transformer_step(job, layout, machine)
+    quarter, one = (encoded(transformer_step, plain, job, layout, machine, n / job.tower.often) for n in (0.25, 1.0))
+    assert quarter.total[0] - plain.total[0] == pytest.approx(0.25 * (one.total[0] - plain.total[0]), rel=1e-9)
+
+
+def test_devices_hold_the_tower_divided_or_whole():
+    weights = [
+        crossflow.evaluate(of(serving)).memory["weights"][0] for serving in ({}, {"images": IMAGES}, {"images": {**IMAGES, "tp": 1}})
+    ]
+    assert weights[1] - weights[0] == pytest.approx(2.0 * VIT / 2, rel=0.01)
+    assert weights[2] - weights[0] == pytest.approx(2.0 * VIT, rel=0.01)
+
+
+def test_more_images_take_longer_and_none_are_the_limit_of_few():
+    first = [crossflow.evaluate(of({"images": {**IMAGES, "count": n}})).serving["ttft_s"][0] for n in (1e-9, 1.0, 4.0, 8.0)]
+    assert first == sorted(first)
+    plain = crossflow.evaluate(of()).serving["ttft_s"][0]
+    assert first[0] == pytest.approx(plain, rel=1e-6)
+    assert first[2] > 1.01 * plain
+
+
+def test_workers_for_prompts_encode_them_and_replicas_do_not():
+    apart = {"prefill": {"strategy": "tp2", "workers": 2}}
+    plain, both = (crossflow.evaluate(of({**apart, **more})) for more in ({}, {"images": IMAGES}))
+    assert both.serving["ttft_s"][0] > plain.serving["ttft_s"][0]
+    assert both.memory["weights"][0] == plain.memory["weights"][0]
+
+
+@pytest.mark.parametrize("apart", [{}, {"prefill": {"strategy": "tp2", "workers": 2}}])
+def test_replays_encode_where_prompts_are_read(apart):
+    plain, both = (serve(asked({**apart, **more})).to_dict() for more in ({}, {"images": IMAGES}))
+    assert both["ttft_s"]["mean"] > plain["ttft_s"]["mean"]
+    assert both["energy_j"] > plain["energy_j"]
+    assert both["encoders"] is plain["encoders"] is None
+
+
+def test_a_point_of_a_batch_is_as_the_point_by_itself():
+    scenario = of({"images": IMAGES})
+    counts = [0.5, 1.0, 4.0]
+    many = crossflow.evaluate(scenario, {"workload.serving.images.count": counts})
+    each = [crossflow.evaluate(of({"images": {**IMAGES, "count": n}})) for n in counts]
+    np.testing.assert_allclose(many.serving["ttft_s"], [one.serving["ttft_s"][0] for one in each], rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ towers of released models
+
+
+CONFIG = {
+    "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl",
+    "text_config": {
+        "model_type": "qwen3_vl_text", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False,
+    },
+    "vision_config": {
+        "model_type": "qwen3_vl", "depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "patch_size": 16,
+        "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3, "out_hidden_size": 1024, "num_position_embeddings": 2304,
+    },
+}  # fmt: skip
+TEXT = {key: value for key, value in CONFIG.items() if key != "vision_config"}
+
+
+@pytest.fixture
+def published(tmp_path):
+    def of(config, **images):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        workload = {"model": str(path), "task": "serving", "sequence": 4096, "output": 64, "global_batch": 8, "serving": {"images": images}}
+        return from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp2-dp4"})
+
+    return of
+
+
+def test_a_config_says_its_tower_but_for_the_size_of_an_image(published):
+    images = published(CONFIG, tower={"size": 1000}).workload.serving.images
+    assert images.each == (1000 // 32) ** 2 == 961
+    tower = images.described
+    assert (tower.layers, tower.hidden, tower.heads, tower.ffn, tower.image.tokens) == (24, 1024, 16, 4096, 4 * 961)
+    assert tower.transformer().parameters == pytest.approx(24 * (4 * 1024**2 + 2 * 1024 * 4096), rel=0.02)
+
+
+def test_a_tower_of_one_size_needs_nothing_more():
+    """Gemma 3: 896 pixels in patches of 14 become 256 tokens (its config.json)."""
+    tower = tower_of(str(Path(__file__).parent / "data" / "huggingface" / "gemma-3-27b.json"))
+    assert (tower["size"], tower["patch"], tower["merge"]) == (896, 14, 4)
+
+
+def test_what_is_written_wins_over_what_the_file_says(published):
+    images = published(CONFIG, tower={"size": 1024, "layers": 12}, tokens=256).workload.serving.images
+    assert (images.described.layers, images.each) == (12, 256)
+
+
+@pytest.mark.parametrize(
+    ("config", "images", "sentence"),
+    [
+        (TEXT, {"tower": {"size": 1024}}, r"config\.json describes no model of images; name one"),
+        (CONFIG, {"tower": {"patch": 16}}, "the key 'size' is missing"),
+        (CONFIG, {"tower": {"size": 16}}, "an image is smaller than what becomes one token"),
+        (CONFIG, {"model": "vit-h"}, "a model says nothing of it; give it"),
+    ],
+)
+def test_towers_that_cannot_be_are_told(published, config, images, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        published(config, **images)
+
+
+# ------------------------------------------------------------------------------------------ encoders of their own
+
+
+def test_requests_wait_for_the_first_encoder_that_is_free():
+    """Two encoders, 3 s for an image and 1 s on the way: requests at 0, 0, 1 and 10 s."""
+    encoders = Encoders(EncoderTimes(count=2, images=1.0, times=(0.0, 3.0), sent=(0.0, 1.0)))
+    assert [encoders.take(i, now) for i, now in enumerate((0.0, 0.0, 1.0, 10.0))] == [4.0, 4.0, 7.0, 14.0]
+    assert (encoders.requests, encoders.waited) == ([0, 4], 2.0)
+
+
+@pytest.mark.parametrize("mean", [0.25, 1.0, 1.5, 2.75])
+def test_images_of_requests_have_their_mean(mean):
+    known = EncoderTimes(count=1, images=mean, times=(), sent=())
+    found = [known.of(i) for i in range(400)]
+    assert sum(found) == 400 * mean
+    assert set(found) <= {int(mean), int(mean) + 1}
+
+
+def test_one_request_alone_waits_for_its_images_and_then_as_without_any():
+    at_once = {"law": "deterministic", "rate": "0.01 1/s"}
+    plain = serve(asked({}, arrivals=at_once, count=3)).to_dict()
+    scenario = asked({"images": {**IMAGES, "encode": {"strategy": "tp1", "workers": 1}}}, arrivals=at_once, count=3)
+    pool, apart = encoder_pool(scenario), serve(scenario).to_dict()
+    assert pool.times.times[4] == pytest.approx(alone(4, 1), rel=1e-9)
+    assert apart["ttft_s"]["mean"] - plain["ttft_s"]["mean"] == pytest.approx(pool.times.times[4] + pool.times.sent[4], rel=1e-9)
+    assert apart["encoders"] == {"count": 1.0, "mean_wait_s": 0.0, "requests": 3.0,
+        "utilisation": pytest.approx(3 * pool.times.times[4] / apart["span_s"])}  # fmt: skip
+
+
+def test_more_encoders_never_answer_later_and_their_devices_count():
+    first, scores = [], []
+    for workers in (1, 2, 4):
+        scenario = asked(
+            {"images": {**IMAGES, "count": 8, "encode": {"strategy": "tp1", "workers": workers}}},
+            arrivals={"law": "poisson", "rate": "200 1/s"},
+        )
+        first.append(serve(scenario).to_dict()["ttft_s"]["mean"])
+        scores.append(crossflow.evaluate(scenario))
+    assert first == sorted(first, reverse=True)
+    assert first[0] > 1.05 * first[1]
+    assert [score.devices[0] for score in scores] == [9, 10, 12]
+    assert all(score.feasible[0] for score in scores)
+
+
+def test_encoders_take_energy_and_rent():
+    scenario = asked({"images": {**IMAGES, "encode": {"strategy": "tp1", "workers": 4}}})
+    pool, figures = encoder_pool(scenario), serve(scenario).to_dict()
+    requests = (0, 0, 0, 0, 24)
+    least = 24 * pool.energies[4]
+    assert least < pool.energy(requests, figures["span_s"]) < figures["energy_j"]
+    assert pool.energy(requests, figures["span_s"]) - least == pytest.approx(
+        pool.resting * (4 * figures["span_s"] - 24 * pool.times.times[4])
+    )
+    priced = {"system": {"template": "dgx-h100", "operation": {"price": "2 USD/h"}}}
+    rents = [serve(asked({"images": {**IMAGES, "encode": {"workers": workers}}}, **priced)).to_dict()["cost"]["usd"] for workers in (2, 6)]
+    assert rents[1] / rents[0] == pytest.approx((8 + 6) / (8 + 2), rel=0.02)  # the run is as long
+
+
+def test_encoders_may_be_other_devices():
+    images = {**IMAGES, "encode": {"workers": 2}}
+    own, slower = (asked({"images": images}, system={"template": "dgx-h100", **pools}) for pools in ({}, {"pools": {"encode": "dgx-a100"}}))
+    assert encoder_pool(slower).times.times[4] > 1.3 * encoder_pool(own).times.times[4]
+    assert slower.fleet.endswith("2 devices of dgx-a100 for images")
+
+
+def test_running_statistics_are_those_of_the_replay():
+    scenario = asked({"images": {**IMAGES, "encode": {"workers": 1}}})
+    trace = requests_of(scenario)
+    whole, (_, tallied) = replayed_scenario(scenario, trace).found, tallied_scenario(scenario, trace)
+    assert tallied.images == whole.images
+    assert tallied.window[1] == pytest.approx(whole.window[1])
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("images", "sentence"),
+    [
+        ({**IMAGES, "count": 9}, "count x tokens = 9 x 256 are more than the 2048 tokens of a prompt"),
+        ({**IMAGES, "model": "llama3-8b"}, "expected a model that reads images, such as vit-l, got llama3-8b"),
+        ({**IMAGES, "model": "vit-x"}, "vit-x"),
+        ({**IMAGES, "tp": 3}, "3 devices work on one image"),
+        ({**IMAGES, "encode": {"workers": 2}}, "a steady state knows no queue of images; give requests"),
+        ({**IMAGES, "tp": 1, "encode": {"workers": 2}}, "the strategy of encode says how encoders divide"),
+        ({**IMAGES, "encode": {"strategy": "dp2", "workers": 2}}, "divides the model of images by tp alone"),
+        ({**IMAGES, "encode": {"strategy": "tp3", "workers": 2}}, "serving.images.encode.strategy"),
+        ({"count": 2}, "give the name of a model of images, such as vit-l, or what it is as tower"),
+    ],
+)
+def test_images_that_cannot_be_are_told(images, sentence):
+    with pytest.raises((SpecError, StrategyError, CrossflowError), match=sentence):
+        crossflow.evaluate(of({"images": images}))
+
+
+def test_only_services_have_images_and_a_pool_of_encoders_needs_some():
+    with pytest.raises(SpecError, match=r"serving\.images: only task: serving has it"):
+        of({"images": IMAGES}, workload={**STEADY, "task": "decode"})
+    with pytest.raises(SpecError, match=r"system\.pools\.encode: no engines run on it"):
+        of({"images": IMAGES}, system={"template": "dgx-h100", "pools": {"encode": "dgx-a100"}})
+
+
+def test_fleets_are_not_searched_with_encoders_of_their_own():
+    requests = {"arrivals": {"law": "poisson", "rate": "4 1/s"}, "count": 24, "prompt": 2048, "output": 16, "targets": {"ttft": "2 s"}}
+    with pytest.raises(CrossflowError, match="fleets are searched without encoders"):
+        crossflow.plan(of({"images": {**IMAGES, "encode": {"workers": 2}}}, workload=MODEL, requests=requests))
