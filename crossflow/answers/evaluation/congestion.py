@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.common import PointBatch
 from crossflow.answers.evaluation.layered import own_laid
+from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import plain
@@ -18,6 +20,7 @@ from crossflow.cost.network import LaidGroups, Wires, message_steps
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.hardware.mapping.congestion import TAIL, Slowdown
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.workload.spec import TransformerSpec
 
 CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
@@ -30,22 +33,26 @@ class CongestedStep:
     """What congestion the network between nodes does to a step."""
 
     collectives: Mapping[tuple[str, LaidGroups], Slowdown]  # those that go between nodes, the slowest first
-    # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse. [s]
-    step: float
-    alone: float
-    tail: float
-    streams: SharedStreams | None  # of a transformer
+    # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse; None of requests
+    # that are replayed, whose steps are many. [s]
+    step: float | None
+    alone: float | None
+    tail: float | None
+    streams: SharedStreams | None  # of a transformer that is no service
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; times in s."""
         rows = [
             {
-                "collective": name, "ranks": laid.ranks, "devices_apart": laid.stride, "slowdown": plain(one.priced),
-                "slowdown_mean": plain(one.mean), "slowdown_p95": plain(one.tail), "bottleneck": one.bottleneck,
+                "collective": "handover" if laid.hands_over else name, "ranks": laid.ranks, "devices_apart": laid.stride,
+                "slowdown": plain(one.priced), "slowdown_mean": plain(one.mean), "slowdown_p95": plain(one.tail),
+                "bottleneck": one.bottleneck,
             }
             for (name, laid), one in self.collectives.items()
         ]  # fmt: skip
         streams = {} if self.streams is None else {"streams": self.streams.to_dict()}
+        if self.alone is None or self.tail is None:
+            return {"collectives": rows}
         return {"collectives": rows, "alone_step_time_s": plain(self.alone), "p95_step_time_s": plain(self.tail), **streams}
 
     @property
@@ -62,13 +69,12 @@ class CongestedStep:
         if not slowed:
             return
         told = [
-            f"{name.replace('_', ' ')} of {laid.ranks} takes {_times(one.priced)} ({_times(one.tail)} in 1 of {1 / (1 - TAIL):.0f} moments;"
-            f" {one.bottleneck})"
+            f"{_what(name, laid)} takes {_times(one.priced)} ({_times(one.tail)} in 1 of {1 / (1 - TAIL):.0f} moments; {one.bottleneck})"
             for (name, laid), one in [*slowed.items()][:MOST_TOLD]
         ]
         more = f", and {len(slowed) - MOST_TOLD} more" if len(slowed) > MOST_TOLD else ""
         yield f"congestion between nodes: {'; '.join(told)}{more}"
-        if np.isfinite(self.step) and self.alone:
+        if self.step is not None and self.tail is not None and np.isfinite(self.step) and self.alone:
             yield (
                 f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
                 f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
@@ -96,6 +102,11 @@ class SharedStreams:
             )
 
 
+def _what(name: str, laid: LaidGroups) -> str:
+    """A collective in words."""
+    return "handing over keys and values" if laid.hands_over else f"{name.replace('_', ' ')} of {laid.ranks}"
+
+
 def _times(factor: float) -> str:
     return f"{factor:.3g} times as long" if np.isfinite(factor) else "for ever"
 
@@ -105,8 +116,13 @@ def congested_step(scenario: Scenario) -> CongestedStep | None:
     """What congestion does to the step of a scenario; None where its network is its own."""
     if scenario.system.network.inter.congestion is None:
         return None
-    times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
-    slowed, streams = _of_plan(scenario) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
+    times: list[float | None] = [None] * 3
+    if scenario.requests is None:
+        times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
+    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
+        slowed, streams = _of_service(scenario), None
+    else:
+        slowed, streams = _of_plan(scenario) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
     found = dict(sorted(slowed.items(), key=lambda pair: -pair[1].priced))
     return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2], streams=streams)
 
@@ -123,6 +139,15 @@ def _of_plan(scenario: Scenario) -> tuple[Slowed, SharedStreams]:
     runs_on = replace(laid.machine)  # with wires that have priced nothing yet
     step, apart = (float(transformer_step(laid.job, laid.layout, one).total[0]) for one in (runs_on, replace(runs_on, apart=True)))
     return runs_on.wires.slowed, SharedStreams(step=step, apart=apart)
+
+
+def _of_service(scenario: Scenario) -> Slowed:
+    """What collectives of engines lose, and keys and values on their way between them."""
+    from crossflow.answers.evaluation.serving import run_on  # with queues, which few congested steps need
+
+    runs_on = replace(own_laid(scenario).machine)
+    run_on(PointBatch(scenario=scenario, system=scenario.system, device=scenario.architecture, members=own_members(scenario)), runs_on)
+    return runs_on.wires.slowed
 
 
 def _of_program(scenario: Scenario) -> Slowed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,24 +19,53 @@ from crossflow.engine.runs.service import Prefill, Service, at_rest, guessed, st
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import engine_devices, worker_plan
+from crossflow.program.groups import JobPart
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
 OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceParts:
+    """Where the engines of a service lie on a network that others share, each kind after the one before."""
+
+    writing: tuple[JobPart, ...]  # the replicas of the strategy, then those of pools
+    reading: JobPart  # workers for prompts
+
+    @classmethod
+    def of(cls, writing: Sequence[Array], reading: Array, node: int) -> ServiceParts:
+        """Engines on so many devices, in nodes of so many; `reading` is 0 where no workers are apart. [1]"""
+        *written, read = JobPart.in_turn([*writing, reading], node)
+        return cls(writing=tuple(written), reading=read)
+
+    def service(self, service: Service) -> Service:
+        """A service whose workers for prompts lie so."""
+        if service.prefill is None:
+            return service
+        return replace(service, prefill=replace(service.prefill, layout=replace(service.prefill.layout, part=self.reading)))
+
+
 @stage("service")
 def serving_run(batch: PointBatch) -> Ran:
     """A service in steady state: a sample is a request, the step the mean one of all replicas."""
+    return run_on(batch, replace(machine(batch.scenario, batch.device, batch.system), least=batch.least))
+
+
+def run_on(batch: PointBatch, runs_on: Machine) -> Ran:
+    """The same on a machine, which also keeps what was worked out of its network."""
     scenario, members, job = batch.scenario, batch.members, batch.members.job
-    runs_on = replace(machine(scenario, batch.device, batch.system), least=batch.least)
     pool = batch.pools.get("prefill")
     reads_on = runs_on if pool is None else replace(pool_machine(scenario, pool.device, pool.system), least=batch.least)
     layout = Layout.of(members.strategies, members.batch, runs_on.node)
     service = service_of(job, members.workloads, members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
     found = expert_pool(batch, runs_on)
     service = service if found is None else replace(service, experts=found[0])
-    replicas, layout = layout.devices, _at_work(layout, service)
+    beside, replicas = _further(batch), layout.devices
+    if batch.system.network.inter.congestion is not None:
+        places = _parts_of(layout, service, [one.devices for one in beside])
+        layout, service = replace(layout, part=places.writing[0]), places.service(service)
+    layout = _at_work(layout, service)
     microbatches = _microbatches(layout, service)
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), runs_on.stack), 2.0, 1.0)
@@ -44,7 +73,6 @@ def serving_run(batch: PointBatch) -> Ran:
     # A replay has its own times. What lies on other devices, or on a second memory, still follows from the balance.
     alone = scenario.requests is not None and service.prefill is None and service.experts is None and runs_on.architecture.second is None
     steady = (at_rest if alone else steady_state)(job, layout, runs_on, service)
-    beside = _further(batch)
     if service.prefill is not None:
         fleet = pool or Fleet(system=batch.system, device=batch.device)
         devices = service.prefill.workers * service.prefill.layout.devices
@@ -55,6 +83,19 @@ def serving_run(batch: PointBatch) -> Ran:
         outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), beside=beside, serving=steady.figures,
         answered=(steady.requests, service.output),
     )  # fmt: skip
+
+
+def parts_of(scenario: Scenario) -> ServiceParts:
+    """Where the engines of a scenario lie."""
+    *writing, reading = (np.full(1, float(one)) for one in (scenario.devices, *scenario.further.values(), scenario.readers))
+    return ServiceParts.of(writing, reading, scenario.system.devices_per_node)
+
+
+def _parts_of(layout: Layout, service: Service, further: Sequence[Array]) -> ServiceParts:
+    """Where the engines of every point lie: replicas, those of further pools, and workers for prompts."""
+    prefill = service.prefill
+    reading = np.zeros(len(layout)) if prefill is None else prefill.workers * prefill.layout.devices
+    return ServiceParts.of([layout.devices, *further], reading, layout.node)
 
 
 def _further(batch: PointBatch) -> tuple[Fleet, ...]:
