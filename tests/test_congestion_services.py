@@ -7,6 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation.replaying import engines_of
+from crossflow.answers.evaluation.serving import handed_over as handed_over_bytes
 from crossflow.answers.scenario import requests_of
 from crossflow.base.errors import SpecError
 from crossflow.hardware.architecture.network import Congestion, NeighbourJob
@@ -146,6 +147,15 @@ def test_keys_and_values_take_as_many_times_as_long_as_links_give_less():
     assert slower == pytest.approx(2 * each, rel=1e-9)
     assert later == pytest.approx(fixed, rel=1e-6)
     assert [one.received / two.received for one, two in zip(engines[1].writing, engines[0].writing, strict=True)] == pytest.approx([2.0])
+
+
+@pytest.mark.parametrize("output", [2, 5000])
+def test_what_is_handed_over_of_a_prompt_does_not_grow_with_what_is_written(output):
+    scenario = crossflow.load({**STEADY, "workload": {**STEADY["workload"], "output": output}})
+    assert handed_over_bytes(scenario) == 2000 * 2 * 80 * 8 * 128 * 2  # tokens, keys and values, layers, heads of 128 elements, 16 bits
+    longer = crossflow.load({**REPLAYED, "requests": {**REPLAYED["requests"], "output": output}})
+    usual = crossflow.load(REPLAYED)
+    assert engines_of(longer, requests_of(longer)).sent == engines_of(usual, requests_of(usual)).sent
 
 
 def test_workers_lie_behind_replicas_and_send_at_other_times():

@@ -9,12 +9,14 @@ import numpy as np
 
 from crossflow.answers.evaluation.common import Fleet, PointBatch, Ran
 from crossflow.answers.evaluation.layered import expert_pool, machine, pool_machine
+from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.memory import CACHE, memory
 from crossflow.engine.runs.service import Prefill, Service, at_rest, guessed, steady_state
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
@@ -83,6 +85,15 @@ def run_on(batch: PointBatch, runs_on: Machine) -> Ran:
         outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), beside=beside, serving=steady.figures,
         answered=(steady.requests, service.output),
     )  # fmt: skip
+
+
+def handed_over(scenario: Scenario) -> float:
+    """Keys and values of a prompt that a worker of its own hands over, on all of its devices. [B]"""
+    members, runs_on = own_members(scenario), machine(scenario, scenario.architecture)
+    service = service_of(members.job, members.workloads, members.which, runs_on, runs_on)  # type: ignore[arg-type] # of a transformer
+    assert service.prefill is not None  # as who asks knows
+    layout = service.prefill.layout
+    return float((memory(members.job.handed, layout, runs_on).stages[CACHE].max(axis=0) * layout.devices * service.left)[0])
 
 
 def parts_of(scenario: Scenario) -> ServiceParts:

@@ -693,7 +693,7 @@ def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> 
     pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
     kind = Group if layout.part is None else HandoverGroup
     group = kind(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair, part=layout.part)
-    sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * share
+    sent = memory(job.handed, layout, prefill.machine).stages[CACHE].max(axis=0) * share
     return np.asarray(machine.wires.time("send_recv", sent, group))
 
 
@@ -727,7 +727,7 @@ def _with_workers(
 
     Where prompts do not fit in them, the service cannot run.
     """
-    read, held = reading.step, memory(job.reading, prefill.layout, prefill.machine)
+    read, held = reading.step, memory(job.handed, prefill.layout, prefill.machine)
     more = ends * service.left
     outcome = replace(
         outcome, flops=outcome.flops + more * read.flops, traffic=outcome.traffic + more * read.traffic,
