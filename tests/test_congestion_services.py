@@ -227,6 +227,19 @@ def test_what_a_service_cannot_share_is_said(congestion, changes, sentence):
     assert sentence in str(error.value)
 
 
+def test_phases_of_post_training_are_slowed_that_send_between_nodes():
+    rollout = {"prompts": 16, "answers": 4, "prompt": 256, "answer": 200, "strategy": "tp2"}
+    data = {
+        "system": SYSTEM, "workload": {"model": "llama3-8b", "sequence": 600, "global_batch": 64}, "strategy": "tp4-dp8-z3",
+        "job": {"kind": "grpo", "rollout": rollout},
+    }  # fmt: skip
+    alone, beside = (crossflow.predict(crossflow.load(data, {SHARED: one})).job["phases_s"] for one in (None, BUSY))
+    assert alone.keys() == beside.keys()
+    assert all(beside[phase] >= alone[phase] * (1 - 1e-12) for phase in alone)
+    assert beside["training"] > 1.2 * alone["training"]
+    assert beside["rollout"] == alone["rollout"]  # engines of two devices, and none sends to another
+
+
 def test_fleets_of_other_sizes_are_refused():
     targets = {"requests": {**REPLAYED["requests"], "targets": {"ttft": "2 s"}}}
     with pytest.raises(crossflow.CrossflowError, match="a fleet of another size would lose something else to others"):

@@ -249,6 +249,11 @@ def _kept(scenario: Scenario, least: bool, fitting: bool) -> tuple[Ran, Score]:
     return ran, score_of(batch, ran)
 
 
+def run_once(scenario: Scenario) -> Ran:
+    """What comes of running a scenario as it stands."""
+    return _kept(scenario, False, False)[0]
+
+
 def _pools(system: SystemSpec, built: Mapping[str, Architecture]) -> dict[str, Fleet]:
     """Pools of a system, of devices as they are built."""
     return {name: Fleet(pool=name, system=pool, device=built[name]) for name, pool in system.pooled.items()}

@@ -11,6 +11,7 @@ import numpy as np
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.common import PointBatch
+from crossflow.answers.evaluation.figures import task_of
 from crossflow.answers.evaluation.layered import own_laid
 from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.points import variant
@@ -20,7 +21,6 @@ from crossflow.cost.network import LaidGroups, Wires, message_steps
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.hardware.mapping.congestion import TAIL, Slowdown
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.workload.spec import TransformerSpec
 
 CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told
@@ -119,10 +119,7 @@ def congested_step(scenario: Scenario) -> CongestedStep | None:
     times: list[float | None] = [None] * 3
     if scenario.requests is None:
         times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
-    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
-        slowed, streams = _of_service(scenario), None
-    else:
-        slowed, streams = _of_plan(scenario) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
+    slowed, streams = _slowed(scenario)
     found = dict(sorted(slowed.items(), key=lambda pair: -pair[1].priced))
     return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2], streams=streams)
 
@@ -131,6 +128,18 @@ _OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.qu
 
 
 Slowed: TypeAlias = Mapping[tuple[str, LaidGroups], Slowdown]  # what every collective between nodes loses
+
+
+def collectives_between(scenario: Scenario) -> tuple[tuple[str, LaidGroups], ...]:
+    """Collectives of a step that go between nodes of a shared network, and how their groups lie."""
+    return tuple(_slowed(scenario)[0])
+
+
+def _slowed(scenario: Scenario) -> tuple[Slowed, SharedStreams | None]:
+    """What collectives lose; and what the streams of a step do that is of no service."""
+    if task_of(scenario) == "serving":
+        return _of_service(scenario), None
+    return _of_plan(scenario) if isinstance(scenario.strategy, Plan) else (_of_program(scenario), None)
 
 
 def _of_plan(scenario: Scenario) -> tuple[Slowed, SharedStreams]:
