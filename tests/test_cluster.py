@@ -167,6 +167,9 @@ POD = {
     ],
 }  # fmt: skip
 WHOLE = {**POD, "jobs": [{"devices": devices, "time": "1 h"} for devices in (48, 48, 48, 48, 64)]}
+LEAVES = {"template": "dgx-h100", "nodes": 16, "network": {"inter": {"topology": "fat-tree", "group": 4, "oversubscription": 4}}}
+MEETING = {"system": LEAVES, "links": "shared", "idle_power": "500 W"}
+MEETS = {"scenario": {**TRAINING, "strategy": "tp8-dp4", "run": {"steps": 9}}, "devices": 32}
 FIELDS = {
     "name": (PLAIN, "name", "other"), "idle_power": (PLAIN, "idle_power", "120 W"), "power_cap": (PLAIN, "power_cap", "12 kW"),
     "carbon_by_hour": ({**PLAIN, "system": {**SYSTEM, "operation": {}}}, "carbon_by_hour", ["90 g/kWh"]), "seed": (PLAIN, "seed", 1),
@@ -186,6 +189,8 @@ FIELDS = {
     "checkpoint.interval": ({**PLAIN, "scheduler": KILL}, "jobs.0.checkpoint", {"interval": "7 min"}),
     "scheduler.kind": (PLAIN, "scheduler", "preemptive"), "scheduler.quantum": ({**PLAIN, **GANG}, "scheduler.quantum", "20 min"),
     "scheduler.preemption": ({**PLAIN, "scheduler": {"kind": "preemptive"}}, "scheduler.preemption", "kill"),
+    "links": ({**MEETING, "links": "own", "jobs": [MEETS, MEETS]}, "links", "shared"),
+    "jobs.sends": ({**MEETING, "jobs": [MEETS, MEETS]}, "jobs.0.sends", {"traffic": "ring", "duty": 0.5}),
     "scheduler.depth": ({**PLAIN, "scheduler": {"kind": "backfill"}}, "scheduler.depth", 1),
 }  # fmt: skip
 OF_TRACES = {

@@ -322,12 +322,6 @@ def test_what_cannot_be_is_said(settings, sentence):
     assert sentence in str(error.value)
 
 
-def test_services_and_profiles_are_refused():
-    serving = {"workload": {"model": "llama3-8b", "task": "serving", "prompt": 100, "output": 10, "global_batch": 8}}
-    with pytest.raises(SpecError, match="engines of a service have a network of their own"):
-        crossflow.predict({**TRAINING, **serving, "strategy": "tp8-dp8"}, {SHARED: {}})
-
-
 def test_a_prediction_tells_what_sharing_costs():
     prediction = crossflow.predict(TRAINING, {SHARED: BUSY})
     told = prediction.to_dict()["congestion"]

@@ -269,6 +269,12 @@ def test_only_services_have_images_and_a_pool_of_encoders_needs_some():
         of({"images": IMAGES}, system={"template": "dgx-h100", "pools": {"encode": "dgx-a100"}})
 
 
+def test_a_shared_network_and_encoders_of_their_own_do_not_go_together():
+    congestion = {"network": {"inter": {"congestion": {"jobs": []}}}}
+    with pytest.raises(SpecError, match="what images from encoders of their own lose to others is not known"):
+        asked({"images": {**IMAGES, "encode": {"workers": 2}}}, system={"template": "h100-ib-cluster", "nodes": 1, **congestion})
+
+
 def test_fleets_are_not_searched_with_encoders_of_their_own():
     requests = {"arrivals": {"law": "poisson", "rate": "4 1/s"}, "count": 24, "prompt": 2048, "output": 16, "targets": {"ttft": "2 s"}}
     with pytest.raises(CrossflowError, match="fleets are searched without encoders"):

@@ -249,13 +249,14 @@ def uncongested(scenario: Scenario) -> Iterator[Problem]:
 
 def _congestion_problem(scenario: Scenario, congestion: Congestion, level: str) -> str | None:
     """Why a level of the network is not shared so; None where it is."""
-    workload = scenario.workload
     if level == "intra":
         return "jobs share the network between nodes; give it as network.inter.congestion"
     if scenario.system.pools:
         return "congestion is known of devices of one kind only; leave it out, or system.pools"
-    if isinstance(workload, TransformerSpec) and workload.task == "serving":
-        return "engines of a service have a network of their own; leave it out, or take task: prefill or decode"
+    if scenario.feeders and scenario.workload.task == "serving":  # type: ignore[union-attr] # of a transformer
+        return "what experts on devices of their own lose to others is not known; leave it out, or serving.experts"
+    if scenario.encoders:
+        return "what images from encoders of their own lose to others is not known; leave it out, or serving.images.encode"
     if scenario.profile is not None:
         return "measured times hold for a network that is not shared; leave it out, or profile"
     return congestion_refusal(congestion, scenario.network())

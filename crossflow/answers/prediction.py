@@ -364,7 +364,7 @@ class Prediction(PlainData, Tabular):
     @functools.cached_property
     def congestion(self) -> CongestedStep | None:
         """What the step loses to other jobs and to colliding flows on the network between nodes; None where it has that to itself."""
-        return None if self.replayed else congested_step(self.scenario)
+        return congested_step(self.scenario)
 
     @functools.cached_property
     def sharding(self) -> tuple[str, list[dict[str, float]]] | None:

@@ -330,8 +330,12 @@ class Scenario(PlainData, metaclass=_Opened):
         return int(self.graph().tokens_per_sample)
 
     def network(self) -> Network:
-        """Topology of both network levels at the size in use."""
-        return wired(self.system.network, *self.nodes)
+        """Topology of both network levels at the size in use, each kind of engines of a service in nodes of its own."""
+        beside = [*self.further.values(), self.readers]
+        if not any(beside):
+            return wired(self.system.network, *self.nodes)
+        per_node = self.system.devices_per_node
+        return wired(self.system.network, per_node, sum(-(-many // per_node) for many in (self.devices, *beside)))
 
     def replace(self, settings: str | Iterable[str] | Mapping[str, Any] = (), **named: Any) -> Scenario:
         """The scenario with other settings, which `crossflow.predict` describes: ``replace(nodes=8)``, ``replace({"system.nodes": 8})``."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossflow.base.arrays import Array, divide
+from crossflow.base.arrays import Array, Index, divide
 from crossflow.cost import collectives
 from crossflow.cost.exchange import group_time, held_time
 from crossflow.cost.fabrics import BONDED, Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
@@ -26,13 +26,13 @@ from crossflow.cost.shared_links import BESIDE_BUSY, INSIDE, INSIDE_BUSY, OUTSID
 from crossflow.hardware.architecture.model import Architecture, Port
 from crossflow.hardware.architecture.network import CLOS, NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
-from crossflow.hardware.mapping.congestion import Pattern, Slowdown, slowdown
+from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import ANY_WIRING, WhichLevel, switched, wired
 from crossflow.program.collectives import ring_volume, sent_bytes
-from crossflow.program.groups import ExpertGroup, Group, Pair
+from crossflow.program.groups import ExpertGroup, Group, HandoverGroup, Pair
 from crossflow.program.program import Message, MessageTable
 
 TRANSFERS = ("send_recv", "sendrecv")
@@ -161,6 +161,8 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
 
 def _pattern(collective: str, laid: LaidGroups, *, summed: bool) -> Pattern:
     """Who sends to whom in a collective; `summed` says whether the network reduces."""
+    if laid.hands_over:
+        return "handover"
     if laid.chain:
         return "chain"
     if collective == "all_to_all":
@@ -225,12 +227,16 @@ class LaidGroups:
     ranks: int  # of a group. [1]
     chain: bool = False  # whether the last sends nothing to the first
     only: tuple[int, int] | None = None  # the two places of a chain that alone take part; neighbours send at the same time as all others
+    part: DevicePart | None = None  # the engines of a service that send, among its devices; the mesh is the whole job where absent
+    hands_over: bool = False  # whether these send to engines of another kind: one of `stride` devices at a time
 
     @classmethod
-    def of(cls, stride: int, ranks: int, *, chain: bool, between: tuple[int, int] | None = None) -> LaidGroups:
+    def of(
+        cls, stride: int, ranks: int, *, chain: bool, between: tuple[int, int] | None = None, part: DevicePart | None = None
+    ) -> LaidGroups:
         """That of groups, or of transfers between two places of a chain."""
         far = between is not None and abs(between[1] - between[0]) != 1
-        return cls(stride=stride, ranks=ranks, chain=chain or between is not None, only=between if far else None)
+        return cls(stride=stride, ranks=ranks, chain=chain or between is not None, only=between if far else None, part=part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -403,13 +409,13 @@ class Wires:
         congestion = self.network.inter.congestion
         if congestion is None or not route.crosses or wires.cluster.nodes < 2:
             return 1.0
-        key = collective, laid
-        if key not in self.slowed:
-            reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
-            summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
-            pattern, inside = _pattern(collective, laid, summed=summed), 1 if collective in TRANSFERS else route.package_size
-            self.slowed[key] = slowdown(congestion, wires, laid.stride * inside, laid.ranks // inside, pattern, laid.only)
-        return self.slowed[key].priced
+        reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
+        summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
+        pattern, inside = _pattern(collective, laid, summed=summed), 1 if collective in TRANSFERS else route.package_size
+        whole = wires if laid.part is None else wired(self.network, self.node, laid.part.whole // self.node)
+        found = slowdown(congestion, whole, laid.stride * inside, laid.ranks // inside, pattern, laid.only, part=laid.part)
+        self.slowed[collective, laid] = found
+        return found.priced
 
     def _behind(self, slower: Array | float) -> Architecture:
         """The device where the network between nodes is so much slower."""
@@ -427,7 +433,8 @@ class Wires:
             node = min(self.node, devices)
             network = wired(self.network, node, devices // node)
             route = place_group(extent, stride, network).route(GROUP)
-            found[members] = self._shared(collective, route, network, LaidGroups.of(stride, extent, chain=False))
+            for part, mine in _parted(group, members):
+                found[mine] = self._shared(collective, route, network, LaidGroups.of(stride, extent, chain=False, part=part))
         return found
 
     def _placed(self, collective: str, sizes: Array, group: Group) -> Array:
@@ -442,13 +449,24 @@ class Wires:
                 per_node, first, last = pair
                 inside = per_node > 1 or network.cluster.nodes == 1
                 route = pair_route(place_group(extent, stride, network, chain=True), GROUP, (first, last), inside=inside)
-                adjacent = stride * (last - first) == 1
-                laid = LaidGroups.of(stride, extent, chain=True, between=(first, last))
+                adjacent, chain, between = stride * (last - first) == 1, True, (first, last)
             else:
                 # Transfers of a ring go round; those of two ranks go there and back.
                 chain = collective == "send_recv" and extent == 2
-                route, adjacent = place_group(extent, stride, network, chain=chain).route(GROUP), stride == 1
-                laid = LaidGroups.of(stride, extent, chain=chain)
-            time = self.along(collective, sizes, route, network, node, adjacent=adjacent, laid=laid)
-            result[..., members] = np.where(sizes > 0, time, 0.0)[..., members]
+                route, adjacent, between = place_group(extent, stride, network, chain=chain).route(GROUP), stride == 1, None
+            for part, mine in _parted(group, members):
+                laid = LaidGroups.of(stride, extent, chain=chain, between=between, part=part)
+                laid = dataclasses.replace(laid, hands_over=isinstance(group, HandoverGroup))
+                time = self.along(collective, sizes, route, network, node, adjacent=adjacent, laid=laid)
+                result[..., mine] = np.where(sizes > 0, time, 0.0)[..., mine]
         return result
+
+
+def _parted(group: Group, members: Index) -> Iterator[tuple[DevicePart | None, Index]]:
+    """Some points of groups by the engines that these are among; all together where the groups are those of a whole job."""
+    if not group.parts:
+        yield None, members
+    for (before, devices, whole), some in group.parts:
+        mine = np.intersect1d(members, some)
+        if mine.size:
+            yield DevicePart(before=before, devices=devices, whole=whole), mine

@@ -62,13 +62,15 @@ class SystemDelays:
         stride = next((one for one in range(apart, 0, -1) if self.devices % (one * size) == 0), 0)
         if not stride and not counted(self.wires.network):
             raise CrossflowError(f"{self.name}: groups of {size} ranks do not fill {self.devices} devices, on which their links depend")
-        return Group(**_columns(size=size, per_node=max(map(nodes.count, set(nodes))), stride=stride, devices=self.devices, extent=size))
+        return Group(
+            part=None, **_columns(size=size, per_node=max(map(nodes.count, set(nodes))), stride=stride, devices=self.devices, extent=size)
+        )
 
     def _pair(self, ranks: RankGroup) -> Group:
         """Two ranks of the whole system, one of which sends."""
         first, last = min(ranks), max(ranks)
         size = {"size": 2, "per_node": 1 if self.crosses(ranks) else 2, "stride": 1, "devices": self.devices, "extent": self.devices}
-        return Pair(**_columns(**size, first=first, last=last))
+        return Pair(part=None, **_columns(**size, first=first, last=last))
 
 
 def _columns(**values: int) -> dict[str, Array]:

@@ -582,7 +582,7 @@ class _BlockBuilder:
         ranks, one = self.layout.expert, np.ones_like(self.layout.ep)
         element = self.element if back or not self.narrow else self.job.operand
         return ExpertGroup(
-            size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent,
+            size=ranks.size, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.extent, part=ranks.part,
             libraries=self.stack.kernels.exchange, back=back, fast=self.job.task == "decode" and self.job.chunk is None,
             active=routing.active * one, experts=routing.slots * one,
             row=part.routed_width * self.element * one, token=part.routed_width * element * one,

@@ -29,7 +29,7 @@ DOORS = {
     "embedding.datasets": ("named",),
     "embedding.reuse": ("BINS", "Reuse", "distinct_share", "normalised"),
     "file": ("check_name", "is_named_program", "is_program", "read_program", "write_program"),
-    "groups": ("DeviceGroup", "ExpertGroup", "Group", "Pair"),
+    "groups": ("DeviceGroup", "ExpertGroup", "Group", "HandoverGroup", "JobPart", "Pair"),
     "kernels": ("Attention", "BACKWARD", "Experts", "KEYS", "Kernel", "KernelTable", "Lookup", "LookupPart", "Number", "ONCE", "Pass",
         "Product", "QUERIES", "SIZES", "Scan", "TableOptimizer", "Timed", "filled", "kernel_tables", "masked_pairs", "repeated",
         "seen_pairs", "size_of"),

@@ -28,6 +28,37 @@ class DeviceGroup:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class JobPart:
+    """Which devices of a job equal engines are on, shape (n,): so many of them, after others, of all. [1]
+
+    The job is a service: its engines have messages of their own, and lie on one network.
+    """
+
+    before: Array
+    devices: Array
+    whole: Array
+
+    @classmethod
+    def in_turn(cls, devices: Sequence[Array], node: int) -> tuple[JobPart, ...]:
+        """Parts of so many devices, one after the other; each begins in a node of its own.
+
+        >>> [(int(one.before[0]), int(one.whole[0])) for one in JobPart.in_turn([np.array([12.0]), np.array([8.0])], 8)]
+        [(0, 24), (16, 24)]
+        """
+        held = [np.ceil(one / node) * node for one in devices]
+        firsts = itertools.accumulate(held, initial=np.zeros(1))
+        whole = np.asarray(sum(held, np.zeros(1)))
+        return tuple(
+            cls(**dict(zip(("before", "devices", "whole"), np.broadcast_arrays(first, one, whole), strict=True)))
+            for first, one in zip(firsts, devices, strict=False)
+        )
+
+    def at(self, members: Index) -> JobPart:
+        """Some of the points."""
+        return JobPart(before=self.before[members], devices=self.devices[members], whole=self.whole[members])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
     """Ranks that communicate, shape (n,)."""
 
@@ -36,6 +67,7 @@ class Group:
     stride: Array  # how they lie on a mesh: devices between neighbours. [1]
     devices: Array  # devices of the mesh. [1]
     extent: Array  # ranks. [1]
+    part: JobPart | None = None  # where the mesh and its equals lie in their job; it is the whole job where absent
 
     @classmethod
     def alike(cls, size: int, per_node: int, n: int) -> Group:
@@ -58,6 +90,11 @@ class Group:
         """The same by how they lie: stride, extent and devices, and the points."""
         return _different(self.stride, self.extent, self.devices)
 
+    @functools.cached_property
+    def parts(self) -> list[tuple[tuple[int, ...], Index]]:
+        """The same by where their engines lie: devices before, of the part and of the job; none where there are no parts."""
+        return [] if self.part is None else _different(self.part.before, self.part.devices, self.part.whole)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pair(Group):
@@ -70,6 +107,14 @@ class Pair(Group):
     def places(self) -> list[tuple[tuple[int, ...], Index]]:
         """The same with the ranks that share a node, and the two stages."""
         return _different(self.stride, self.extent, self.devices, self.per_node, self.first, self.last)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HandoverGroup(Group):
+    """A device of an engine that reads prompts and one that it sends keys and values to, shape (n,); `stride` devices make an engine.
+
+    Its part are the engines that send; engines on all devices before them receive.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -157,6 +157,12 @@ class Job:
         """The job of reading the prompts of a service's requests."""
         return replace(self, task="prefill")
 
+    @functools.cached_property
+    def handed(self) -> Job:
+        """The same of workers of their own, which keep keys and values of the prompt alone, and hand these over."""
+        prompt: Any = self.model.tokens
+        return replace(self.reading, context=prompt, cached=prompt, staggered=False)
+
     def tokens(self, tokens: int) -> int:
         """Tokens of a sample that pass a layer in one step: all, or those that are written."""
         return self.written if self.task == "decode" else tokens

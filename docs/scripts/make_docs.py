@@ -324,6 +324,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("A cluster and its jobs", clusters.ClusterFile, None),
         ("How jobs are given devices: `scheduler` (its kind alone will do)", clusters.SchedulerSpec, None),
         ("Jobs: `jobs[i]` (the path of a trace alone will do)", clusters.JobsSpec, None),
+        ("What they send between nodes: `jobs[i].sends`", network.JobTraffic, None),
     )),
     ("Emulation", (
         ("Delays of collectives: `kind: delays`", delays.DelaysFile, None),

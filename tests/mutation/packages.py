@@ -17,7 +17,7 @@ TESTS = {
     "embedding experts wide_experts jax_texts",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
     "engine/timeline": "pipeline timeline trace compare distsim schedules",
-    "hardware/mapping": "placement topology rings spread links plan collectives congestion flows",
+    "hardware/mapping": "placement topology rings spread links plan collectives congestion congestion_services flows",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
     "price operating software paths switching tiers on_chip_only tier_anchors pools structured",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding "
@@ -29,7 +29,7 @@ TESTS = {
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters",
     "engine/lasting": "lasting lasting_runs validation_goodput",
-    "engine/cluster": "cluster cluster_events",
+    "engine/cluster": "cluster cluster_events cluster_sharing",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points",
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
@@ -42,7 +42,7 @@ TESTS = {
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
     "roofline",
     "answers/catalogue": "known_names python_guesses",
-    "answers/cluster": "cluster",
+    "answers/cluster": "cluster cluster_sharing",
     "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario",
     "answers/fleets": "fleet_search fleet_scenarios fleets",
     "answers/interactive": "interactive python_guesses",

@@ -12,6 +12,7 @@ import numpy as np
 
 from crossflow.answers.bands import Trust
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.figures import task_of
 from crossflow.answers.evaluation.lasting import interrupted
 from crossflow.answers.planning.opening import from_dict
 from crossflow.answers.scenario import Scenario, check_strategy, scenario_document, spelled_out
@@ -22,6 +23,7 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.network import JobTraffic
 from crossflow.hardware.architecture.run_cost import load_of, operation_of, run_cost
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.mapping.slices import SliceGround, SliceShape, text_of
@@ -40,6 +42,8 @@ class ClusterJobKind:
     power : of one device at the wall. [W]
     save, load, interval : of its checkpoints, see `ClusterJobs`. [s]
     scenario : whose prediction this is; None for given facts.
+    lasting : whether it runs as long as it does, however slowly.
+    sends : what it sends between nodes, where jobs share links; None of those that send nothing.
     trust : of that prediction.
     notes : sentences on what was taken for what.
     """
@@ -52,6 +56,8 @@ class ClusterJobKind:
     load: float = 0.0
     interval: float = np.inf
     scenario: Scenario | None = None
+    lasting: bool = False
+    sends: JobTraffic | None = None
     trust: Trust | None = None
     notes: tuple[str, ...] = ()
 
@@ -96,7 +102,8 @@ def kind_of_jobs(
     if shape is not None and found.devices != math.prod(shape):
         many = f"the job needs {found.devices:,} devices, its spares among them"
         raise CrossflowError(f"scenario: {many}, and its slice has {math.prod(shape):,}; leave out spares, or give another slice")
-    return replace(found, slice=shape)
+    lasting = spec.time is not None and task_of(scenario) == "serving"
+    return replace(found, slice=shape, lasting=lasting)
 
 
 def _slice(spec: JobsSpec, ground: SliceGround) -> SliceShape | None:

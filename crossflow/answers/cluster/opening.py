@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossflow.answers.cluster.kinds import ClusterJobKind, kind_of_jobs, slice_of, wall_power
+from crossflow.answers.cluster.sharing import SharedLinks, shared_as, traffic_of
 from crossflow.answers.meaning import unwired
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
@@ -17,6 +18,7 @@ from crossflow.base.files import Document
 from crossflow.base.units import show
 from crossflow.engine.cluster.record import ClusterJobs, ClusterRoom, SchedulerPolicy
 from crossflow.hardware.architecture.model import Architecture
+from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.run_cost import operation_of
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import SystemSpec
@@ -40,6 +42,7 @@ class OpenedCluster:
     system, device : what it is made of.
     kinds : what jobs of each entry are.
     jobs, room, policy : what the scheduler is asked with.
+    slowdowns : what jobs take from each other on shared links; None where each has links of its own.
     kind, classes : number of the class of each job, and their names.
     notes : sentences on what was done to traces and taken for what.
     """
@@ -52,6 +55,7 @@ class OpenedCluster:
     jobs: ClusterJobs
     room: ClusterRoom
     policy: SchedulerPolicy
+    slowdowns: SharedLinks | None
     kind: Index
     classes: tuple[str, ...]
     notes: tuple[str, ...]
@@ -74,26 +78,57 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
     device = architecture(system)
     _check_system(spec, system, device, document)
     ground = _ground(spec, system, document)
+    with _Keys(document):
+        congestion = shared_as(system.network, *system.mesh) if spec.links == "shared" else None
     kinds, traces, slices = list[ClusterJobKind](), list[JobTrace](), list[SliceShape]()
     for number, entry in enumerate(spec.jobs):
         with_place = _Place(document, number)
         with with_place:
             kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base, ground))
+            if congestion is not None:
+                kinds[-1] = _sending(kinds[-1], entry, congestion, system.mesh[1])
             traces.append(_trace(entry, kinds[-1], spec.seed, number, base))
             slices += _slices(kinds[-1], traces[-1], ground, "devices" if entry.trace is None else "trace")
     power = wall_power(system, device, device.static_power) if spec.idle_power is None else float(spec.idle_power[0])
     cap = np.inf if spec.power_cap is None else float(spec.power_cap[0])
     room = ClusterRoom(devices=system.device_count, idle_power=power, power_cap=cap, ground=ground)
     order, jobs = _together(spec, kinds, traces, slices)
-    policy = _policy(spec)
-    _check(spec, jobs, np.repeat(np.arange(len(traces)), [len(one) for one in traces])[order], room, document)
+    policy, entries = _policy(spec), np.repeat(np.arange(len(traces)), [len(one) for one in traces])[order]
+    _check(spec, jobs, entries, room, document)
+    slowdowns = None if congestion is None else SharedLinks(
+        congestion=congestion, network=system.network, width=system.mesh[0], nodes=system.mesh[1], kinds=tuple(kinds), kind=entries,
+        devices=jobs.devices,
+    )  # fmt: skip
     names: dict[str, int] = {}
     numbers = [np.array([names.setdefault(one, len(names)) for one in trace.classes])[trace.kind] for trace in traces]
     notes = [*(note for trace in traces for note in trace.notes), *(note for one in kinds for note in one.notes)]
     return OpenedCluster(
         name=spec.name or name, spec=spec, system=system, device=device, kinds=tuple(kinds), jobs=jobs, room=room, policy=policy,
-        kind=np.concatenate(numbers)[order], classes=tuple(names), notes=tuple(dict.fromkeys([*notes, *_assumed(spec, system, kinds)])),
+        slowdowns=slowdowns, kind=np.concatenate(numbers)[order], classes=tuple(names),
+        notes=tuple(dict.fromkeys([*notes, *_assumed(spec, system, kinds)])),
     )  # fmt: skip
+
+
+class _Keys:
+    """Errors inside it are those of the key of the file that they begin with."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, CrossflowError):
+            key, _, said = str(error).partition(": ")
+            raise self._document.error(tuple(key.split(".")), said) from None
+
+
+def _sending(kind: ClusterJobKind, entry: JobsSpec, congestion: Congestion, nodes: int) -> ClusterJobKind:
+    """Jobs of an entry with what they send: as it says, else as a step of their scenario does; the cluster has so many nodes."""
+    if entry.sends is not None or kind.scenario is None:
+        return replace(kind, sends=entry.sends)
+    return replace(kind, sends=traffic_of(kind.scenario, congestion, nodes))
 
 
 class _Place:
@@ -172,7 +207,7 @@ def _together(
         arrival=arrival[order], devices=devices[order], time=time, power=devices[order] * each([one.power for one in kinds]),
         expected=time * each([one.expected for one in spec.jobs]), priority=each([one.priority for one in spec.jobs]),
         preemptible=each([one.preemptible for one in spec.jobs]), slices=tuple(slices[job] for job in order.tolist()) if slices else (),
-        **{name: each([getattr(one, name) for one in kinds]) for name in ("save", "load", "interval")},
+        **{name: each([getattr(one, name) for one in kinds]) for name in ("save", "load", "interval", "lasting")},
     )  # fmt: skip
 
 
@@ -232,6 +267,9 @@ def _assumed(spec: ClusterFile, system: SystemSpec, kinds: list[ClusterJobKind])
     rated = [one for one, two in zip(kinds, spec.jobs, strict=True) if one.scenario is None and two.power is None]
     if rated:
         found.append("jobs without power draw the rated power of their devices")
+    silent = [one for one, two in zip(kinds, spec.jobs, strict=True) if one.scenario is None and two.sends is None]
+    if spec.links == "shared" and silent:
+        found.append("jobs of given facts that do not say what they send slow no others, and are not slowed")
     if spec.idle_power is None and system.node_load is None:
         found.append("devices at rest draw what is known of them, and their hosts as when they work; give idle_power")
     return found

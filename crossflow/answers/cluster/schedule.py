@@ -16,7 +16,7 @@ from crossflow.answers.evaluation.replay_statistics import spread
 from crossflow.answers.planning.opening import Overrides, as_settings
 from crossflow.answers.scenario import spelled_out
 from crossflow.base import files
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, divide
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
 
 QUEUES = Trust(level="unknown", band=None, reason="queues of clusters were never compared with a measurement")
+LINKS = Trust(level="unknown", band=None, reason="what jobs lose to each other on shared links was never compared with a measurement")
 SHORT = 10.0  # running time below which a slowdown is that of a job of this length, as is usual. [s]
 
 
@@ -79,6 +80,19 @@ class ScheduledJobs(PlainData, Tabular):
         """Mean of the time in which a job is the next one and waits for a free slice alone; None where any devices will do. [s]"""
         return None if self.found.room.ground is None else float(self.found.boxless.mean())
 
+    @functools.cached_property
+    def shared(self) -> Array | None:
+        """How many times as long what each job did took beside others, over alone; None where each has links of its own. [1]"""
+        if self.cluster.slowdowns is None:
+            return None
+        held = self.found.end - self.found.start
+        return np.asarray(np.where(held > 0, divide(held, self.found.alone), 1.0))
+
+    @property
+    def _ran(self) -> Array:
+        """Time of each job's running, without what preemption adds. [s]"""
+        return self.found.jobs.time if self.shared is None else self.found.end - self.found.start
+
     @property
     def queue(self) -> float:
         """Jobs that wait, in the mean over the span. [1]"""
@@ -123,8 +137,8 @@ class ScheduledJobs(PlainData, Tabular):
 
     @property
     def trusts(self) -> Mapping[str, Trust]:
-        """The same of queues, which no measurement stands behind."""
-        return {"queues": QUEUES}
+        """The same of queues, and of links that jobs share, which no measurement stands behind."""
+        return {"queues": QUEUES, **({} if self.shared is None else {"links": LINKS})}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -139,9 +153,10 @@ class ScheduledJobs(PlainData, Tabular):
             mine = self.cluster.kind == number
             if mine.any():
                 found.append({
-                    "name": name, "jobs": int(mine.sum()), "device_hours": float(jobs.devices[mine] @ jobs.time[mine]) / 3600.0,
+                    "name": name, "jobs": int(mine.sum()), "device_hours": float(jobs.devices[mine] @ self._ran[mine]) / 3600.0,
                     "waiting_s": spread(self.found.waiting[mine]), "slowdown": spread(self.slowdowns[mine]),
                     "preemptions": int(self.found.preemptions[mine].sum()), "energy_j": float(energy[mine].sum()),
+                    **({} if self.shared is None else {"shared_links": spread(self.shared[mine])}),
                 })  # fmt: skip
         return tuple(found)
 
@@ -155,6 +170,7 @@ class ScheduledJobs(PlainData, Tabular):
             "device_hours": {kind: time / 3600.0 for kind, time in self.account.device_time.items()},
             "waiting_s": self.waiting, "slowdown": spread(self.slowdowns), "waiting_jobs": self.queue,
             **({} if self.boxless is None else {"waiting_for_slice_s": self.boxless}),
+            **({} if self.shared is None else {"shared_links": spread(self.shared)}),
             "preemptions": int(self.found.preemptions.sum()), "energy_j": self.energy, "idle_power_w": self.found.room.idle_power * devices,
             "power_w": {"mean": self.power, "peak": self.account.peak_power}, "cost_usd": self.cost, "carbon_kg": self.carbon,
             "embodied_carbon_kg": self.embodied_carbon, "classes": list(self.classes), "notes": list(self.notes),
@@ -168,7 +184,7 @@ class ScheduledJobs(PlainData, Tabular):
         return {
             "arrival_s": jobs.arrival, "class": np.array(self.cluster.classes)[self.cluster.kind], "devices": jobs.devices,
             "time_s": jobs.time, "start_s": found.start, "end_s": found.end, "waiting_s": found.waiting, "preemptions": found.preemptions,
-            "energy_j": self.account.energy_of, **carbon, **self._slices,
+            "energy_j": self.account.energy_of, **carbon, **self._slices, **({} if self.shared is None else {"shared_links": self.shared}),
         }  # fmt: skip
 
     @property
@@ -242,4 +258,4 @@ def _scheduled(document: Document, base: Path | None, name: str, settings: Any) 
     if isinstance(document.data, Mapping) and "workload" in document.data and "jobs" not in document.data:
         raise document.error(("workload",), "this is a scenario, and a cluster has jobs; name it in one: jobs: [{scenario: FILE.yaml}]")
     cluster = opened_cluster(document, base, name)
-    return ScheduledJobs(cluster=cluster, found=scheduled(cluster.jobs, cluster.room, cluster.policy))
+    return ScheduledJobs(cluster=cluster, found=scheduled(cluster.jobs, cluster.room, cluster.policy, cluster.slowdowns))

@@ -226,6 +226,11 @@ def _kept(scenario: Scenario, least: bool, fitting: bool) -> tuple[Ran, Score]:
     return ran, score_of(batch, ran)
 
 
+def run_once(scenario: Scenario) -> Ran:
+    """What comes of running a scenario as it stands."""
+    return _kept(scenario, False, False)[0]
+
+
 def _built(
     scenario: Scenario, choices: Mapping[str, Choice], quantities: Mapping[str, Array]
 ) -> tuple[SystemSpec, Architecture, Mapping[str, Fleet]]:

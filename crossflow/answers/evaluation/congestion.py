@@ -28,22 +28,26 @@ class CongestedStep:
     """What congestion the network between nodes does to a step."""
 
     collectives: Mapping[tuple[str, LaidGroups], Slowdown]  # those that go between nodes, the slowest first
-    # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse. [s]
-    step: float
-    alone: float
-    tail: float
-    streams: SharedStreams | None  # of a transformer
+    # step, alone, tail: the step as it is priced, on a network of its own, and in a moment of which a twentieth is worse; None of requests
+    # that are replayed, whose steps are many. [s]
+    step: float | None
+    alone: float | None
+    tail: float | None
+    streams: SharedStreams | None  # of a transformer that is no service
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; times in s."""
         rows = [
             {
-                "collective": name, "ranks": laid.ranks, "devices_apart": laid.stride, "slowdown": plain(one.priced),
-                "slowdown_mean": plain(one.mean), "slowdown_p95": plain(one.tail), "bottleneck": one.bottleneck,
+                "collective": "handover" if laid.hands_over else name, "ranks": laid.ranks, "devices_apart": laid.stride,
+                "slowdown": plain(one.priced), "slowdown_mean": plain(one.mean), "slowdown_p95": plain(one.tail),
+                "bottleneck": one.bottleneck,
             }
             for (name, laid), one in self.collectives.items()
         ]  # fmt: skip
         streams = {} if self.streams is None else {"streams": self.streams.to_dict()}
+        if self.alone is None or self.tail is None:
+            return {"collectives": rows}
         return {"collectives": rows, "alone_step_time_s": plain(self.alone), "p95_step_time_s": plain(self.tail), **streams}
 
     @property
@@ -60,13 +64,12 @@ class CongestedStep:
         if not slowed:
             return
         told = [
-            f"{name.replace('_', ' ')} of {laid.ranks} takes {_times(one.priced)} ({_times(one.tail)} in 1 of {1 / (1 - TAIL):.0f} moments;"
-            f" {one.bottleneck})"
+            f"{_what(name, laid)} takes {_times(one.priced)} ({_times(one.tail)} in 1 of {1 / (1 - TAIL):.0f} moments; {one.bottleneck})"
             for (name, laid), one in [*slowed.items()][:MOST_TOLD]
         ]
         more = f", and {len(slowed) - MOST_TOLD} more" if len(slowed) > MOST_TOLD else ""
         yield f"congestion between nodes: {'; '.join(told)}{more}"
-        if np.isfinite(self.step) and self.alone:
+        if self.step is not None and self.tail is not None and np.isfinite(self.step) and self.alone:
             yield (
                 f"congestion changes the step by {100 * (self.step / self.alone - 1):+.2g} %, and by"
                 f" {100 * (self.tail / self.alone - 1):+.2g} % in 1 of {1 / (1 - TAIL):.0f} moments, against a network of its own"
@@ -94,6 +97,11 @@ class SharedStreams:
             )
 
 
+def _what(name: str, laid: LaidGroups) -> str:
+    """A collective in words."""
+    return "handing over keys and values" if laid.hands_over else f"{name.replace('_', ' ')} of {laid.ranks}"
+
+
 def _times(factor: float) -> str:
     return f"{factor:.3g} times as long" if np.isfinite(factor) else "for ever"
 
@@ -103,11 +111,19 @@ def congested_step(scenario: Scenario) -> CongestedStep | None:
     """What congestion does to the step of a scenario; None where its network is its own."""
     if scenario.system.network.inter.congestion is None:
         return None
-    times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
-    step = own_step(scenario)
+    times: list[float | None] = [None] * 3
+    if scenario.requests is None:
+        times = [float(evaluate(one).step_time[0]) for one in (scenario, *(variant(scenario, given) for given in _OTHERS))]
+    step, streams = own_step(scenario), None
     found = dict(sorted(step.slowed().items(), key=lambda pair: -pair[1].priced))
-    streams = None if step.apart is None else SharedStreams(step=times[0], apart=step.apart)
+    if times[0] is not None and (apart := step.apart) is not None:
+        streams = SharedStreams(step=times[0], apart=apart)
     return CongestedStep(collectives=found, step=times[0], alone=times[1], tail=times[2], streams=streams)
 
 
 _OTHERS: tuple[Mapping[str, Any], ...] = ({CONGESTION: None}, {f"{CONGESTION}.quantile": TAIL})
+
+
+def collectives_between(scenario: Scenario) -> tuple[tuple[str, LaidGroups], ...]:
+    """Collectives of a step that go between nodes of a shared network, and how their groups lie."""
+    return tuple(own_step(scenario).slowed())

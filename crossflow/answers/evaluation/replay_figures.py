@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.spec import ServingSpec, TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.answers.evaluation.congestion import CongestedStep
 
 UNSERVED = "none of {n} requests has room: a prompt with its output is longer than the cache of an engine, or than a step may read"
 CROWDED = 0.25  # share of their time that requests of a closed loop wait, beyond which they are told to be too many
@@ -324,7 +327,16 @@ class ReplayFigures:
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
         found.extend(between_nodes(self.scenario))
+        if self.congestion is not None:
+            found.extend(self.congestion.notes)
         return found
+
+    @functools.cached_property
+    def congestion(self) -> CongestedStep | None:
+        """What engines lose to other jobs and to colliding flows on the network between nodes; None where they have that to themselves."""
+        from crossflow.answers.evaluation.congestion import congested_step  # which evaluates, as what asks for this does
+
+        return congested_step(self.scenario)
 
 
 @stage("replay")

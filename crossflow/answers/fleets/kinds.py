@@ -117,6 +117,9 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
     for key in ("pools", "autoscale", "experts"):
         if getattr(moved.workload.serving, key):
             raise CrossflowError(f"workload.serving.{key}: plan counts engines of one kind; leave it out, or compare files with `serve`")
+    if moved.system.network.inter.congestion is not None:
+        why = "engines share links with each other, and a fleet of another size would lose something else to others"
+        raise CrossflowError(f"system.network.inter.congestion: {why}; leave it out, or compare files with `serve`")
     if (apart := moved.workload.serving.prefill) is not None:
         each = plan_of(apart.strategy).devices
         readers = tuple(range(1, (most - counts[0] * plan.devices) // each + 1)) or (apart.workers,)

@@ -131,7 +131,8 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "classes": list(self.classes), "encoders": None if self.encoders is None else dict(self.encoders),
             "cost": dict(self.cost), "energy_j": self.energy,
             "power_w": self.power, "joules_per_output_token": self.energy / self.written,
-            "jumps": self.jumps[0], "steps": self.jumps[1], "notes": list(self.notes), **tail,
+            "jumps": self.jumps[0], "steps": self.jumps[1], "notes": list(self.notes),
+            **({} if self.congestion is None else {"congestion": self.congestion.to_dict()}), **tail,
         }  # fmt: skip
 
     def table(self) -> Mapping[str, Any]:

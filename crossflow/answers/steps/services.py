@@ -9,19 +9,23 @@ import numpy as np
 
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps.batch import Fleet, Ran
-from crossflow.answers.steps.machines import pool_machine
+from crossflow.answers.steps.machines import machine, pool_machine
+from crossflow.answers.steps.members import own_members
+from crossflow.answers.steps.step import Slowed
 from crossflow.answers.steps.transformers import TransformerStep, expert_pool
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.apart import ExpertPool
+from crossflow.engine.runs.memory import CACHE, memory
 from crossflow.engine.runs.service import Prefill, Service, Steady, at_rest, guessed, steady_state
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import encoder_plan, engine_devices, worker_plan
+from crossflow.program.groups import JobPart
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
@@ -30,31 +34,71 @@ OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which ar
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class ServiceParts:
+    """Where the engines of a service lie on a network that others share, each kind after the one before."""
+
+    writing: tuple[JobPart, ...]  # the replicas of the strategy, then those of pools
+    reading: JobPart  # workers for prompts
+
+    @classmethod
+    def of(cls, writing: Sequence[Array], reading: Array, node: int) -> ServiceParts:
+        """Engines on so many devices, in nodes of so many; `reading` is 0 where no workers are apart. [1]"""
+        *written, read = JobPart.in_turn([*writing, reading], node)
+        return cls(writing=tuple(written), reading=read)
+
+    def service(self, service: Service) -> Service:
+        """A service whose workers for prompts lie so."""
+        if service.prefill is None:
+            return service
+        return replace(service, prefill=replace(service.prefill, layout=replace(service.prefill.layout, part=self.reading)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ServiceStep(TransformerStep):
     """The mean step of services in steady state, of all replicas; a sample is a request."""
 
     def run(self) -> Ran:
         """See `ScenarioStep.run`."""
-        batch, job, runs_on, pool = self.batch, self.job, self.machine, self.batch.pools.get("prefill")
+        return self._run_on(self.machine)
+
+    def _run_on(self, runs_on: Machine) -> Ran:
+        """The same on a machine, which also keeps what was worked out of its network."""
+        batch, job, pool = self.batch, self.job, self.batch.pools.get("prefill")
         reads_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
         layout = Layout.of(batch.members.strategies, batch.members.batch, runs_on.node)
         service = service_of(job, batch.members.workloads, batch.members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
-        found = expert_pool(batch, runs_on)
+        found, further = expert_pool(batch, runs_on), self._further()
         service = service if found is None else replace(service, experts=found[0])
-        replicas, layout = layout.devices, _at_work(layout, service)
-        layout, service = _cut(job, layout, service, runs_on.stack)
+        replicas = layout.devices
+        if batch.system.network.inter.congestion is not None:
+            places = _parts_of(layout, service, [one.devices for one in further])
+            layout, service = replace(layout, part=places.writing[0]), places.service(service)
+        layout, service = _cut(job, _at_work(layout, service), service, runs_on.stack)
         # A replay has its own times. What lies on other devices, or on a second memory, still follows from the balance.
         alone = service.prefill is None and service.experts is None and runs_on.architecture.second is None
         steady = (at_rest if alone and batch.scenario.requests is not None else steady_state)(job, layout, runs_on, service)
-        beside = self._beside(steady, service, found)
+        beside = self._beside(steady, service, found, further)
         return Ran(
             outcome=steady.outcome, devices=sum((one.devices for one in beside), replicas), beside=beside, serving=steady.figures,
             answered=(steady.requests, service.output),
         )  # fmt: skip
 
-    def _beside(self, steady: Steady, service: Service, experts: tuple[ExpertPool, Fleet] | None) -> tuple[Fleet, ...]:
+    def slowed(self) -> Slowed:
+        """What collectives of engines lose to congestion, and keys and values on their way between them."""
+        runs_on = replace(self.machine)  # with wires that have priced nothing yet
+        self._run_on(runs_on)
+        return runs_on.wires.slowed
+
+    @property
+    def apart(self) -> None:
+        """None: what streams of a step do to each other is told of no service."""
+        return
+
+    def _beside(
+        self, steady: Steady, service: Service, experts: tuple[ExpertPool, Fleet] | None, further: tuple[Fleet, ...]
+    ) -> tuple[Fleet, ...]:
         """Devices beside those of the replicas: workers for prompts, further engines, and those that hold experts."""
-        batch, beside = self.batch, (*self._further(), *self._encoders())
+        batch, beside = self.batch, (*further, *self._encoders())
         if service.prefill is not None:
             fleet = batch.pools.get("prefill") or Fleet(system=batch.system, device=batch.device)
             devices = service.prefill.workers * service.prefill.layout.devices
@@ -98,6 +142,28 @@ def _cut(job: Job, layout: Layout, service: Service, stack: SoftwareStack) -> tu
     requests = np.where(service.rate > 0, 2.0, layout.micro_batch * layout.microbatches / microbatches)  # of arrivals any number
     parts = np.where(overlaps(job, replace(layout, micro_batch=requests), stack), 2.0, 1.0)
     return replace(layout, microbatches=microbatches * parts), replace(service, chunk=np.maximum(service.chunk / parts, 1.0))
+
+
+def handed_over(scenario: Scenario) -> float:
+    """Keys and values of a prompt that a worker of its own hands over, on all of its devices. [B]"""
+    members, runs_on = own_members(scenario), machine(scenario, scenario.architecture)
+    service = service_of(members.job, members.workloads, members.which, runs_on, runs_on)  # type: ignore[arg-type] # of a transformer
+    assert service.prefill is not None  # as who asks knows
+    layout = service.prefill.layout
+    return float((memory(members.job.handed, layout, runs_on).stages[CACHE].max(axis=0) * layout.devices * service.left)[0])
+
+
+def parts_of(scenario: Scenario) -> ServiceParts:
+    """Where the engines of a scenario lie."""
+    *writing, reading = (np.full(1, float(one)) for one in (scenario.devices, *scenario.further.values(), scenario.readers))
+    return ServiceParts.of(writing, reading, scenario.system.devices_per_node)
+
+
+def _parts_of(layout: Layout, service: Service, further: Sequence[Array]) -> ServiceParts:
+    """Where the engines of every point lie: replicas, those of further pools, and workers for prompts."""
+    prefill = service.prefill
+    reading = np.zeros(len(layout)) if prefill is None else prefill.workers * prefill.layout.devices
+    return ServiceParts.of([layout.devices, *further], reading, layout.node)
 
 
 def between_nodes(scenario: Scenario) -> Iterator[str]:

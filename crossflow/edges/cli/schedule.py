@@ -57,6 +57,10 @@ def _answers(found: ScheduledJobs) -> Iterator[tuple[str, RenderableType]]:
     yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {lasting(float(found.waiting['mean'] or 0.0))}"
     if found.boxless is not None:
         yield "slices", f"a job waits {lasting(found.boxless)} in the mean while enough devices are free, and not together"
+    if found.shared is not None:
+        mean, tail = (f"{value:.3g}" for value in (found.shared.mean(), found.shared.max()))
+        yield "shared links", f"what jobs do takes {mean} times as long as alone in the mean, {tail} times at most"
+        yield "links", page.trusted(found.trusts["links"])
     if found.cluster.policy.kind in ("gang", "preemptive"):
         yield "preemptions", f"{int(found.found.preemptions.sum()):,}"
     yield "power", f"{show(found.power, 'W')} in the mean, {show(found.account.peak_power, 'W')} at most"

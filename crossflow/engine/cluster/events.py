@@ -17,7 +17,15 @@ from crossflow.base.arrays import Mask
 from crossflow.engine.cluster.boxes import SliceMap, SlicePlace
 from crossflow.engine.cluster.line import WaitingLine
 from crossflow.engine.cluster.policies import dispatch, rotate
-from crossflow.engine.cluster.record import OF_SLICES, ClusterJobs, ClusterRoom, JobStays, ScheduledCluster, SchedulerPolicy
+from crossflow.engine.cluster.record import (
+    OF_SLICES,
+    ClusterJobs,
+    ClusterRoom,
+    JobSlowdowns,
+    JobStays,
+    ScheduledCluster,
+    SchedulerPolicy,
+)
 
 END, RELEASE, ARRIVE, TICK = range(4)  # kinds of events in the order in which those of one moment are done
 _STEP = 1e9  # between keys of two priorities: more than jobs ever stand in a queue
@@ -36,8 +44,13 @@ class _Stay:
 class ClusterState:
     """How a cluster stands at one moment; lives inside `scheduled`."""
 
-    def __init__(self, jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> None:
+    def __init__(self, jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy, slowdowns: JobSlowdowns | None = None) -> None:
         n = len(jobs)
+        self.slowdowns = slowdowns
+        self.slower: dict[int, float] = {}  # how many times as long what running jobs do takes now. [1]
+        self.alone, self.changed = np.zeros(n), False  # the last says whether other jobs run than those that this was found for
+        self.lasting = np.zeros(n, dtype=bool) if jobs.lasting is None else jobs.lasting
+        self.turn = np.zeros(n, dtype=np.intp)  # number of the only end of a job that is to come
         self.jobs, self.room, self.policy, self.now = jobs, room, policy, 0.0
         self.free, self.watts = room.devices, room.power_cap - room.devices * room.idle_power
         # Power beyond that of its devices at rest.
@@ -84,10 +97,11 @@ class ClusterState:
         loaded = self.now + (float(self.jobs.load[job]) if self.preemptions[job] else 0.0)
         left = float(self.left[job])
         expected = self.now + float(self.length[job])
+        self.slower[job], self.changed = 1.0, True
         self.running[job] = _Stay(begin=self.now, loaded=loaded, finish=loaded + left, expected=expected)
         self.movable[int(self.jobs.priority[job])] += bool(self.jobs.preemptible[job])
         bisect.insort(self.ends, (expected, job))
-        heapq.heappush(self.heap, (loaded + left, END, job, int(self.preemptions[job])))
+        heapq.heappush(self.heap, (loaded + left, END, job, int(self.turn[job])))
 
     def _take(self, job: int, sign: int) -> None:
         self.free -= sign * self.devices_of[job]
@@ -95,6 +109,8 @@ class ClusterState:
 
     def _stop(self, job: int) -> _Stay:
         stay = self.running.pop(job)
+        del self.slower[job]
+        self.changed = True
         self.movable[int(self.jobs.priority[job])] -= bool(self.jobs.preemptible[job])
         del self.ends[bisect.bisect_left(self.ends, (stay.expected, job))]
         return stay
@@ -116,6 +132,7 @@ class ClusterState:
         saving = 0.0 if kill or ran == 0.0 else float(self.jobs.save[job])
         self.left[job] -= kept
         self.preemptions[job] += 1
+        self.turn[job] += 1
         self.stays.append((job, stay.begin, min(stay.loaded, self.now), self.now, self.now + saving, ran - kept))
         if saving:
             self.given_back[0] += self.devices_of[job]
@@ -136,7 +153,7 @@ class ClusterState:
         """One event; ends of stays that were cut short are none."""
         if kind == ARRIVE:
             self.line.add(job)
-        elif kind == END and job in self.running and self.preemptions[job] == time:
+        elif kind == END and job in self.running and self.turn[job] == time:
             self.end(job)
         elif kind == RELEASE:
             self.given_back[0] -= self.devices_of[job]
@@ -151,7 +168,24 @@ class ClusterState:
         if self.blocked >= 0:
             self.boxless[self.blocked] += now - self.now
             self.fragmented += self.free * (now - self.now)
+        if self.slowdowns is not None:
+            for job, slower in self.slower.items():
+                done = (now - self.now) / slower
+                self.alone[job] += done
+                self.left[job] -= 0.0 if self.lasting[job] else done
         self.now = now
+
+    def share(self) -> None:
+        """Where others run than before, find anew how fast each job is, and when it ends."""
+        if self.slowdowns is None or not self.changed:
+            return
+        self.changed, running = False, tuple(self.running)
+        for job, slower in zip(running, self.slowdowns(running), strict=True):
+            if slower != self.slower[job]:
+                self.slower[job] = slower
+                if not self.lasting[job]:
+                    self.turn[job] += 1
+                    heapq.heappush(self.heap, (self.now + max(float(self.left[job]), 0.0) * slower, END, job, int(self.turn[job])))
 
     def look(self) -> None:
         """See whether the next job waits for nothing but a slice."""
@@ -167,9 +201,12 @@ class ClusterState:
             heapq.heappush(self.heap, (self.slice * self.policy.quantum, TICK, -1, 0))
 
 
-def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> ScheduledCluster:
-    """What becomes of jobs; ValueError for one that never has room, and where devices are taken away from slices."""
-    state = ClusterState(jobs, room, policy)
+def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy, slowdowns: JobSlowdowns | None = None) -> ScheduledCluster:
+    """What becomes of jobs, which slow each other where `slowdowns` say so, of policies that take no devices away.
+
+    ValueError for one that never has room, and where devices are taken away from slices or from jobs that slow each other.
+    """
+    state = ClusterState(jobs, room, policy, slowdowns)
     _check(state)
     heap = state.heap
     while heap:
@@ -178,6 +215,7 @@ def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> 
             _, kind, job, time = heapq.heappop(heap)
             state.happen(kind, job, time)
         dispatch(state)
+        state.share()
         state.look()
         state.tick()
     columns = np.array(state.stays, dtype=float).reshape(-1, 6).T
@@ -193,6 +231,7 @@ def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy) -> 
     return ScheduledCluster(
         jobs=jobs, room=room, start=start, end=end, waiting=waiting, preemptions=state.preemptions, promised=state.promised, stays=stays,
         boxless=state.boxless, fragmented=state.fragmented, places=tuple(state.places[job] for job in range(len(state.places))),
+        alone=jobs.time if slowdowns is None else state.alone,
     )  # fmt: skip
 
 
@@ -204,6 +243,8 @@ def _check(state: ClusterState) -> None:
             raise ValueError(f"job {job} needs {jobs.devices[job]} devices and {jobs.power[job]:g} W, more than the cluster has")
     if state.map is not None and policy.kind not in OF_SLICES:
         raise ValueError(f"{policy.kind} takes devices away from jobs, and slices stay until their jobs end")
+    if state.slowdowns is not None and policy.kind not in OF_SLICES:
+        raise ValueError(f"{policy.kind} takes devices away from jobs, and what they lose to others then is not known")
     moved = jobs.preemptible
     longest = jobs.load[moved].max(initial=0.0) + jobs.save[moved].max(initial=0.0)
     if policy.kind == "gang" and len(jobs) and not policy.quantum > longest:

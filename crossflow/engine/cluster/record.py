@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from crossflow.base.arrays import Array, Index, Mask
 from crossflow.engine.cluster.boxes import SlicePlace
 from crossflow.hardware.mapping.slices import SliceGround, SliceShape
 
+# How many times as long what each of some jobs does takes while all of them run, by their numbers, over alone. [1]
+JobSlowdowns: TypeAlias = Callable[[Sequence[int]], Sequence[float]]
 # What devices of a job do; the times of a job's devices add up to those that it holds.
 KINDS_OF_STAY = ("useful", "loading", "lost_work", "saving")
 SchedulerKind = Literal["fifo", "backfill", "gang", "preemptive"]
@@ -35,6 +37,7 @@ class ClusterJobs:
     interval : of running between two of its own checkpoints, infinite without any. [s]
     preemptible : whether devices may be taken from it.
     slices : sizes of its slice where the cluster is cut into slices; none where any devices will do.
+    lasting : whether it runs as long as it does, however slowly, as a service does; none where all end once their work is done.
     """
 
     arrival: Array
@@ -48,6 +51,7 @@ class ClusterJobs:
     interval: Array
     preemptible: Mask
     slices: tuple[SliceShape, ...] = ()
+    lasting: Mask | None = None
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -127,6 +131,7 @@ class ScheduledCluster:
     boxless : time in which a job was the next one and devices and power were enough for it, but no slice was free. [s]
     fragmented : device-time of the devices that no job had meanwhile. [s]
     places : of each job, where its slice lay; none where any devices will do.
+    alone : time in which it would have done alone what it did beside others. [s]
     """
 
     jobs: ClusterJobs
@@ -140,3 +145,4 @@ class ScheduledCluster:
     boxless: Array
     fragmented: float
     places: tuple[SlicePlace, ...]
+    alone: Array

@@ -52,7 +52,7 @@ from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.service.policies import POLICIES
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.tables import tables_of
-from crossflow.program.groups import Group
+from crossflow.program.groups import Group, HandoverGroup
 from crossflow.workload.job import Chunk, Job
 
 if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
@@ -699,8 +699,9 @@ def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> 
     """Time in which keys and values of a share of a worker's prompt pass the links of a machine, shape (n,). [s]"""
     layout = prefill.layout
     pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
-    group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
-    sent = memory(job.reading, layout, prefill.machine).stages[CACHE].max(axis=0) * share
+    kind = Group if layout.part is None else HandoverGroup
+    group = kind(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair, part=layout.part)
+    sent = memory(job.handed, layout, prefill.machine).stages[CACHE].max(axis=0) * share
     return np.asarray(machine.wires.time("send_recv", sent, group))
 
 
@@ -734,7 +735,7 @@ def _with_workers(
 
     Where prompts do not fit in them, the service cannot run.
     """
-    read, held = reading.step, memory(job.reading, prefill.layout, prefill.machine)
+    read, held = reading.step, memory(job.handed, prefill.layout, prefill.machine)
     held = with_tower(held, job, prefill.layout, prefill.machine, service.prompt + service.hits)
     more = ends * service.left
     outcome = replace(

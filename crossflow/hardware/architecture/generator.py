@@ -159,8 +159,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
     static = _static(cores, beside, caches, lost)
     package = packaged(
         parts, budgets, system.packaged,
-        levels=tuple(store.level for store in stores.values()),
-        fed=tuple(store.fed for store in stores.values()),
+        levels=tuple(store.level for store in stores.values()), fed=tuple(store.fed for store in stores.values()),
         mounted=_mounted(parts, memory, second, tuple(caches.values())),
         links={name: (level.lanes, level.switching.cost) for name, level in (("intra_link", intra), ("inter_link", inter))},
     )  # fmt: skip

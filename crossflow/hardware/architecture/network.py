@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -95,10 +95,9 @@ CLOS: tuple[TopologyName, ...] = ("switch", "crossbar", "fat-tree", "rail-only")
 UNSWITCHED = "technology.{name}_switch names a switch, but network.{name} is wired as {wiring}: leave it out, or take topology switch"
 
 
-class NeighbourJob(FileModel):
-    """Another job on the same network, which sends to all of its nodes at once, as fast as its links let it."""
+class JobTraffic(FileModel):
+    """What a job sends between its nodes, to all of them at once, as fast as its links let it."""
 
-    devices: PositiveInt = Field(description="its devices; whole nodes, each with as many as the step's own, or whole rails of these")
     traffic: Literal["ring", "all-to-all", "tree", "handover"] = Field(
         default="ring",
         description="what it sends: from each node to the next, to every other, up and down trees in which the network reduces, or from"
@@ -108,7 +107,9 @@ class NeighbourJob(FileModel):
         default=None, gt=0.0, lt=1.0, description="of `handover`: share of its nodes that send to the others; whole nodes"
     )
     duty: Finite = Field(default=1.0, ge=0.0, le=1.0, description="share of the time in which it sends")
-    weight: PositiveFloat = Field(default=1.0, description="bandwidth of one of its flows beside one of the step's on a full link")
+    weight: PositiveFloat = Field(
+        default=1.0, description="bandwidth of one of its flows on a full link, beside one of weight 1, as those of the step are"
+    )
     priority: Whole = Field(
         default=0,
         ge=-8,
@@ -117,11 +118,17 @@ class NeighbourJob(FileModel):
     )
 
     @model_validator(mode="after")
-    def _of_a_handover(self) -> NeighbourJob:
+    def _of_a_handover(self) -> Self:
         if (self.traffic == "handover") != (self.senders is not None):
             cure = "give senders, such as senders: 0.25" if self.senders is None else f"a {self.traffic} has none; leave senders out"
             raise ValueError(f"senders: a handover goes from some nodes of a job to the others; {cure}")
         return self
+
+
+class NeighbourJob(JobTraffic):
+    """Another job on the same network."""
+
+    devices: PositiveInt = Field(description="its devices; whole nodes, each with as many as the step's own, or whole rails of these")
 
 
 class Congestion(FileModel):

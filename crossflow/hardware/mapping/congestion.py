@@ -11,9 +11,12 @@ often as it has transfers there; rates are max-min fair (`flows`).
   faster for a job [3]_.
 - **Handovers.** What workers of a service that read prompts send goes from some nodes of a job to each of the others, as fast as the ports
   of the fewer of both let it.
+- **Services.** The engines of a service are one job on one network. Equal ones send what they send among themselves at once, other kinds of
+  them (workers that read prompts) at other times. Keys and values of one prompt travel at a time, from any worker to any node that writes.
 - **Trees.** Where switches reduce, one stream of each group climbs from every leaf to one spine, and comes down again [4]_.
 
-A slowdown is the time over that of the job alone, packed, with adaptive routing: what other prices take for granted.
+A slowdown is the time over that of the job alone, packed, with adaptive routing: what other prices take for granted. These take nothing for
+granted of where keys and values come from, so that of a handover it is the time over that alone in the same place.
 
 References
 ----------
@@ -69,6 +72,15 @@ class Slowdown:
         return float(np.quantile(self.factors, TAIL, method="inverted_cdf"))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DevicePart:
+    """Devices of a job that send: so many of them, after others, of all; each part of a job begins in a node of its own. [1]"""
+
+    before: int
+    devices: int
+    whole: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Traffic:
     """Transfers of a job between switches: leaves, or groups of a dragonfly."""
@@ -76,6 +88,7 @@ class _Traffic:
     pairs: Index  # source, target and count, shape (3, pairs)
     share: float  # rate of a transfer over that of a device. [1]
     trees: tuple[Index, ...] = ()  # instead, the leaves that the tree of each group climbs from
+    moments: tuple[_Traffic, ...] = ()  # instead, what is sent in each draw
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,7 +176,14 @@ def _nodes(congestion: Congestion, network: Network) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def slowdown(
-    congestion: Congestion, network: Network, stride: int, ranks: int, pattern: Pattern, only: tuple[int, int] | None = None
+    congestion: Congestion,
+    network: Network,
+    stride: int,
+    ranks: int,
+    pattern: Pattern,
+    only: tuple[int, int] | None = None,
+    *,
+    part: DevicePart | None = None,
 ) -> Slowdown:
     """How much longer groups of `ranks` devices, `stride` apart, take for collectives of a pattern between nodes; all groups send at once.
 
@@ -171,21 +191,34 @@ def slowdown(
     ----------
     network : that of the step's own nodes.
     only : of a chain, the place that sends and the one that receives; every place to the next where absent.
+    part : devices of the job among which the groups are, all where absent. A handover goes from `stride` of them to those before.
     """
     if why := refusal(congestion, network):
         raise StrategyError(f"network.inter.congestion: {why}")
     own, width = network.cluster.nodes, network.package.nodes
+
+    def sent(cluster: _Cluster, places: JobPlaces) -> _Traffic:
+        if part is None:
+            return _traffic(cluster, places, stride, ranks, pattern, only)
+        if pattern == "handover":
+            return _handed_over(cluster, places, part, stride, congestion)
+        mine = slice(part.before, part.before + part.devices)
+        return _traffic(cluster, (places[0][mine], places[1][mine]), stride, ranks, pattern, only)
+
     plain = Congestion(routing="adaptive", rails=congestion.rails)
-    alone = _Cluster(topology=network.cluster, width=width, congestion=plain)
-    device = np.arange(own * width)
-    nearest, _ = _rates(alone, [_traffic(alone, (device // width, device % width), stride, ranks, pattern, only)], np.ones((1, 1)))
+    cluster, places = _placed(congestion, network)
+    if pattern == "handover":
+        alone, place = replace(cluster, congestion=plain), places[0]
+    else:
+        device = np.arange(own * width)
+        alone, place = _Cluster(topology=network.cluster, width=width, congestion=plain), (device // width, device % width)
+    nearest, _ = _rates(alone, [sent(alone, place)], np.ones((1, congestion.draws)))
 
     sends = np.ones((1 + len(congestion.jobs), congestion.draws))
     for i, job in enumerate(congestion.jobs):
         rng = np.random.default_rng((congestion.seed, i))
         sends[1 + i] = rng.random(congestion.draws) < job.duty
-    cluster, places = _placed(congestion, network)
-    traffics = [_traffic(cluster, places[0], stride, ranks, pattern, only)]
+    traffics = [sent(cluster, places[0])]
     for place, job in zip(places[1:], congestion.jobs, strict=True):
         nodes = np.unique(place[0]).size
         senders = None if job.senders is None else round(job.senders * nodes)
@@ -257,6 +290,22 @@ def _traffic(
     return _Traffic(pairs=_counted(cluster, source, target, np.ones(source.size, dtype=int)), share=1.0)
 
 
+def _handed_over(cluster: _Cluster, places: JobPlaces, part: DevicePart, stride: int, congestion: Congestion) -> _Traffic:
+    """Transfers of one engine of `stride` devices in each moment, to as many devices of those before its part, from a node on."""
+    node, rail = places
+    rng = np.random.default_rng((congestion.seed, 0, 2))
+    width = int(np.count_nonzero(node == node[0]))
+    sends = part.before + stride * rng.integers(0, part.devices // stride, congestion.draws)
+    receives = width * rng.integers(0, part.before // width, congestion.draws)
+    moments, ranks = dict[tuple[int, int], _Traffic](), np.arange(stride)
+    for ends in set(zip(sends.tolist(), receives.tolist(), strict=True)):
+        ahead, there = ends[0] + ranks, (ends[1] + ranks) % part.before
+        source, target = (cluster.switch(node[one], rail[there]) for one in (ahead, there))
+        moments[ends] = _Traffic(pairs=_counted(cluster, source, target, np.ones(stride, dtype=int)), share=1.0)
+    each = tuple(moments[ends] for ends in zip(sends.tolist(), receives.tolist(), strict=True))
+    return _Traffic(pairs=np.zeros((3, 0), dtype=int), share=1.0, moments=each)
+
+
 def _exchanged(cluster: _Cluster, send: JobPlaces, receive: JobPlaces) -> Index:
     """Transfers of groups from each of some members to each of some, whose places have the shape (groups, members)."""
     from scipy.sparse import coo_matrix
@@ -307,11 +356,14 @@ def _rates(cluster: _Cluster, traffics: Sequence[_Traffic], sends: Array) -> tup
     return found.rate[0], [names[link] for link in found.bottleneck[0]]
 
 
-def _loads(cluster: _Cluster, traffic: _Traffic, draws: int, job: int) -> dict[str, LinkLoads]:
-    """Transfers of a job on all links between switches, by their kind."""
+def _loads(cluster: _Cluster, traffic: _Traffic, draws: int, *job: int) -> dict[str, LinkLoads]:
+    """Transfers of a job, of this number, on all links between switches, by their kind."""
+    if traffic.moments:
+        each = [_loads(cluster, one, 1, *job, moment) for moment, one in enumerate(traffic.moments)]
+        return {name: np.concatenate([found[name] for found in each], axis=1) for name in each[0]}
     if cluster.dragonfly:
         return {ACROSS: _between_groups(cluster, traffic)}
-    return _over_spines(cluster, traffic, draws, np.random.default_rng((cluster.congestion.seed, job, 1)))
+    return _over_spines(cluster, traffic, draws, np.random.default_rng((cluster.congestion.seed, *job, 1)))
 
 
 def _over_spines(cluster: _Cluster, traffic: _Traffic, draws: int, rng: np.random.Generator) -> dict[str, LinkLoads]:

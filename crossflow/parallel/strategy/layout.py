@@ -25,7 +25,7 @@ from crossflow.parallel.strategy.mesh import (
 )
 from crossflow.parallel.strategy.plan import NUMBERS, OWN_SHARDS, OWN_TENSOR, Plan, PlanWords, fields_of_words
 from crossflow.parallel.strategy.stages import Division
-from crossflow.program.groups import Group, Pair
+from crossflow.program.groups import Group, JobPart, Pair
 from crossflow.workload.transformer import Routing
 
 Named = TypeVar("Named", bound=str)
@@ -90,6 +90,7 @@ class Layout:
     divisions: tuple[Division, ...]
     node: int  # devices of one node. [1]
     housed: Array  # stages on the devices among which groups lie: all, or of several kinds of devices those on one (`on_kind`). [1]
+    part: JobPart | None = None  # of engines on a network that others share: where all that are equal lie among those of their service
 
     @classmethod
     def of(cls, plans: Sequence[Plan], batch: Array, node: int) -> Layout:
@@ -127,17 +128,17 @@ class Layout:
 
     def at(self, members: Index) -> Layout:
         """Some of the points."""
-        kept = ("node", "schedules", "placements", "divisions")
+        kept = ("node", "schedules", "placements", "divisions", "part")
         tables = ("offload", "far", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
         arrays = {field.name: getattr(self, field.name)[members] for field in fields(self) if field.name not in (*kept, *tables)}
         chosen: dict[str, Any] = {name: {key: points[members] for key, points in getattr(self, name).items()} for name in tables}
-        return replace(self, **arrays, **chosen)
+        return replace(self, **arrays, **chosen, part=self.part and self.part.at(members))
 
     def group(self, stride: Array, size: Array) -> Group:
         """Ranks `stride` apart: how many of them lie in one node of consecutive devices, as many in each (see `mapping.placement`)."""
         fitting = np.gcd(size.astype(int), (self.node // stride).astype(int))
         per_node = np.where(self.node % stride == 0, fitting, 1.0)
-        return Group(size=size, per_node=per_node, stride=stride, devices=self.wired, extent=size)
+        return Group(size=size, per_node=per_node, stride=stride, devices=self.wired, extent=size, part=self.part)
 
     def on_kind(self, node: int, stages: Array) -> Layout:
         """The plans as they lie on devices of one kind, in nodes of so many, which hold so many stages of each, shape (n,). [1]"""
@@ -255,14 +256,14 @@ class Layout:
     def expert_inside(self) -> Group:
         """Of the ranks that share out the experts, those of one node."""
         ranks = self.expert
-        return Group(size=ranks.per_node, per_node=ranks.per_node, stride=ranks.stride, devices=ranks.devices, extent=ranks.per_node)
+        return replace(ranks, size=ranks.per_node, extent=ranks.per_node)
 
     @functools.cached_property
     def expert_across(self) -> Group:
         """Of the ranks that share out the experts, those in the same place of every node."""
         ranks, alone = self.expert, np.ones_like(self.ep)
         nodes = ranks.size / ranks.per_node
-        return Group(size=nodes, per_node=alone, stride=ranks.stride * ranks.per_node, devices=ranks.devices, extent=nodes)
+        return replace(ranks, size=nodes, per_node=alone, stride=ranks.stride * ranks.per_node, extent=nodes)
 
     def _strides_of(self, kind: Type) -> tuple[Array, Array, Array]:
         """Devices between neighbours among ranks that share each layer of a type, that share out its experts, and that repeat it. [1]
@@ -351,7 +352,7 @@ class Layout:
         size = np.minimum(self.pp, 2.0)
         return Pair(
             size=size, per_node=np.where(crosses, 1.0, size), stride=self.strides["pp"], devices=self.wired, extent=self.housed,
-            first=first, last=last,
+            first=first, last=last, part=self.part,
         )  # fmt: skip
 
     def crosses(self, first: Array, last: Array, members: Index | slice = slice(None)) -> Mask:

@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from crossflow.base.files import FileModel
 from crossflow.base.limits import DEVICES, Finite, Flag, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Whole, shown
 from crossflow.base.units import CarbonIntensity, Power
+from crossflow.hardware.architecture.network import JobTraffic
 from crossflow.workload.requests.laws import ArrivalLaw, CountLaw, PositiveWaitTime, TimeLaw, WaitTime
 
 MOST_JOBS = 1_000_000  # of a cluster
@@ -114,6 +115,11 @@ class JobsSpec(FileModel):
     priority: Annotated[Whole, Field(ge=-1000, le=1000)] = Field(0, description="larger ones go first")
     preemptible: Flag = Field(True, description="whether `gang` and `preemptive` may take devices away")
     checkpoint: JobCheckpointSpec | None = None
+    sends: JobTraffic | None = Field(
+        None,
+        description="of `links: shared`: what each sends between its nodes; of a scenario what its step sends, where absent, and of others"
+        " nothing",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -176,6 +182,11 @@ class ClusterFile(FileModel):
         description="any: a job has any devices that are free; slices: each has a slice of the torus or mesh of devices, of `fifo` and"
         " `backfill`",
     )
+    links: Literal["own", "shared"] = Field(
+        "own",
+        description="own: no job slows another; shared: jobs that run at once share links between nodes, of a fat tree or dragonfly, of"
+        " `fifo` and `backfill`; `system.network.inter.congestion` says how",
+    )
     power_cap: Power | None = Field(None, description="most that the cluster may draw at the wall; jobs wait for power as for devices")
     idle_power: Power | None = Field(
         None, description="of one device at the wall that no job has; from the system's `node_load` or rated host where absent"
@@ -199,7 +210,14 @@ class ClusterFile(FileModel):
             raise ValueError("jobs: expected at least one")
         if self.placement == "slices" and self.scheduler.kind not in ("fifo", "backfill"):
             raise ValueError(f"placement: {self.scheduler.kind} takes devices away, and slices stay until their jobs end; take backfill")
+        if self.links == "shared":
+            if self.placement == "slices":
+                raise ValueError("links: slices of a torus share none; leave it out")
+            if self.scheduler.kind not in ("fifo", "backfill"):
+                raise ValueError(f"links: what jobs lose that {self.scheduler.kind} takes devices from is not known; take backfill")
         for i, job in enumerate(self.jobs):
+            if job.sends is not None and self.links == "own":
+                raise ValueError(f"jobs[{i}].sends: only links: shared looks at it; give that to the cluster, or leave it out")
             if job.slice is not None and self.placement != "slices":
                 raise ValueError(f"jobs[{i}].slice: only placement: slices has slices; give that to the cluster, or devices to the job")
         return self
