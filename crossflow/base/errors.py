@@ -100,7 +100,18 @@ class SpecError(CrossflowError):
 
 
 class StrategyError(CrossflowError, ValueError):
-    """A strategy that the workload or the system cannot carry; the sentence holds the numbers that clash."""
+    """A strategy that the workload or the system cannot carry; the sentence holds the numbers that clash.
+
+    Attributes
+    ----------
+    clash : the sentence without `resize`.
+    resize : the cure by a system of other devices, such as ``system.nodes=2 makes it 16``, which ends the sentence; "" where there is none.
+    devices : of that system; 0 where there is none. [1]
+    """
+
+    def __init__(self, clash: str, resize: str = "", devices: int = 0) -> None:
+        self.clash, self.resize, self.devices = clash, resize, devices
+        super().__init__(f"{clash}; {resize}" if resize else clash)
 
 
 def shortened(message: str) -> str:

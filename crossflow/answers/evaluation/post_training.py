@@ -260,7 +260,7 @@ def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy:
     except SpecError as error:
         raise CrossflowError("; ".join(_placed(name, one) for one in error.problems)) from None
     except StrategyError as error:
-        raise StrategyError(f"job.{name}: {error}") from None
+        raise StrategyError(f"job.{name}: {error.clash}", error.resize, error.devices) from None
     return made
 
 
