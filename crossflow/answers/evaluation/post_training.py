@@ -29,6 +29,7 @@ from crossflow.answers.evaluation.layered import machine
 from crossflow.answers.evaluation.likeness import told_trust, trust
 from crossflow.answers.evaluation.members import own_members
 from crossflow.answers.evaluation.replays import row_of
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
 from crossflow.base.arrays import Array, points
@@ -586,7 +587,8 @@ def _notes(scenario: Scenario, found: Rollout) -> tuple[str, ...]:
     job, workload = scenario.post_training, scenario.workload
     assert job is not None
     assert isinstance(workload, TransformerSpec)
-    told = ["step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures"]
+    told = [*slips(scenario)]
+    told.append("step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures")
     if scenario.run is not None:
         told.append("a step of the run is an iteration of the job")
     if job.rollout is None:
