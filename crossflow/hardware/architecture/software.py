@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow.base import files
-from crossflow.base.files import Document, FileModel
+from crossflow.base.files import Document, FileModel, NamedFileModel
 from crossflow.base.formats import HALF
 from crossflow.base.limits import Flag, Whole
 from crossflow.base.units import Information, PositiveShare, Ratio, Share, Time
@@ -323,7 +323,7 @@ def maker(vendor: str) -> str:
     return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
 
 
-class SoftwareStack(FileModel):
+class SoftwareStack(NamedFileModel):
     """A framework as a file."""
 
     kind: Literal["software"]
