@@ -39,11 +39,11 @@ class JobTrace:
 
     def first(self, count: int | None) -> JobTrace:
         """Only so many of them."""
-        return self._taken(slice(count))
+        return self._taken(np.arange(len(self))[:count])
 
     def in_order(self) -> JobTrace:
         """Sorted by arrival, those of one moment as they stood."""
         return self._taken(np.argsort(self.arrival, kind="stable"))
 
-    def _taken(self, which: slice | Index) -> JobTrace:
+    def _taken(self, which: Index) -> JobTrace:
         return replace(self, **{name: getattr(self, name)[which] for name in ("arrival", "devices", "time", "kind", "slice")})
