@@ -157,3 +157,27 @@ def test_serve_is_of_services_without_a_word_on_the_task(capsys):
     assert main(["serve", *SMALL.split(), "--strategy", "tp8"]) == 2
     drawn = re.search(r"such as ({.*}) \(or", capsys.readouterr().err)[1].replace("200", "4").replace("100}", "3}")
     assert main(["serve", *SMALL.split(), "--strategy", "tp8", "--set", f"requests={drawn}", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("predict llama3", "llama3: there is no such file; did you mean --model llama3-8b, --model llama3-70b"),
+        ("plan gpt4", "gpt4: there is no such file; did you mean --model gpt4-1.8t?"),
+        ("explain superpod", "superpod: there is no such file; did you mean --on h100-superpod"),
+        ("predict xyzzy", "xyzzy: cannot be read: No such file or directory"),
+        ("predict llama.yaml", "llama.yaml: cannot be read: No such file or directory"),
+        ("sweep --model llama3-8b --on dgx-h100 workload.sequence=2048,4096", "; write --vary workload.sequence=2048,4096"),
+        ("predict LLAMA --set workload.qps=4", "did you mean 'workload.serving.arrival_rate'?"),
+        ("predict LLAMA --set system.technology.logic=3nm", "did you mean 'N3'?"),
+    ],
+)
+def test_words_of_a_newcomer_are_answered_by_what_to_write(words, sentence, capsys):
+    assert main(words.replace("LLAMA", LLAMA).split()) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_is_varied_beside_a_file_is_told_its_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", LLAMA, "workload.global_batch=64,128"])
+    assert "; write --vary workload.global_batch=64,128 (see" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ DRAWN = {
 LASTING = {**{key: value for key, value in DRAWN.items() if key != "count"}, "duration": "3 h"}
 PLAIN = {"system": SYSTEM, "idle_power": "100 W", "jobs": [LONG, SHORT, DRAWN]}
 TRAINING = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp4-dp2"}
+PROGRAM = Path(__file__).parents[1] / "docs" / "examples" / "mlp.program.json"
 PREDICTED = {"devices": 8, "scenario": {**TRAINING, "run": {"steps": 100}}}
 
 
@@ -287,7 +289,11 @@ def test_no_field_is_forgotten():
         ),
         (
             {"jobs": [{"devices": 8, "time": "1 h", "scenario": {**TRAINING, "run": None, "strategy": "dp16"}}]},
-            "strategy dp16 needs 16 devices (tp 1 x cp 1 x dp 16 x pp 1), but the system has 8; give the job more devices",
+            "strategy dp16 needs 16 devices (tp 1 x cp 1 x dp 16 x pp 1), but the system has 8; give the job devices: 16",
+        ),
+        (
+            {"jobs": [{"devices": 1, "time": "1 h", "scenario": {"workload": str(PROGRAM)}}]},
+            "written for a mesh of 8 devices (tp 8), but the system has 1; give the job devices: 8",
         ),
         ({"placement": "boxes"}, "placement: expected one of any, slices, got 'boxes'"),
         ({"jobs": [{**LONG, "devices": None, "slice": "2x2x2"}]}, "jobs[0].slice: only placement: slices has slices"),
@@ -308,6 +314,7 @@ TUNED = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp
     ("change", "sentence"),
     [
         ({"scheduler": {"kind": "gang", "quantum": "1 h"}}, "placement: gang takes devices away, and slices stay until their jobs end"),
+        ({"scheduler": "gang"}, "placement: gang takes devices away, and slices stay until their jobs end; take backfill"),
         ({"scheduler": "preemptive"}, "placement: preemptive takes devices away"),
         ({"system": {"template": "tpu-v4-pod", "devices": 32}}, "system.devices: optical switches join whole nodes of 64 devices"),
         (
@@ -318,7 +325,7 @@ TUNED = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp
         ({"jobs": [{"slice": "4x4", "time": "1 h"}]}, "a slice of 4x4x4 has 3 sizes, 4x4 has 2"),
         (
             {"jobs": [{"slice": "4x4x2", "steps": 1, "scenario": TUNED}]},
-            "strategy tp4-dp16-z3-full needs 64 devices (tp 4 x cp 1 x dp 16 x pp 1), but the system has 32; give the job a larger slice",
+            "needs 64 devices (tp 4 x cp 1 x dp 16 x pp 1), but the system has 32; give the job a slice of 64 devices",
         ),
         (
             {"system": {"template": "tpu-v4-pod", "nodes": 4, "network": {"intra": {"wraps": [True, True, False]}}}},
@@ -371,6 +378,16 @@ def test_jobs_in_slices_tell_where_they_were_and_what_they_waited_for():
     assert apart.table()["waiting_for_slice_s"].tolist() == [0.0, 0.0, 3600.0]
     assert apart.to_dict()["device_hours"]["fragmented"] == 32.0
     assert {"fragmented", "waiting_for_slice_s"} & {*cluster().to_dict(), *cluster().to_dict()["device_hours"]} == set()
+
+
+def test_a_table_of_jobs_in_slices_reads_back_with_them(tmp_path):
+    """2x3x4 and 4x4x8, written by a person, are not those most like a cube of their devices."""
+    crossflow.schedule(POD).to_csv(path := tmp_path / "jobs.csv")
+    again = {**POD, "jobs": str(path)}
+    assert crossflow.schedule(again).table()["slice"].tolist() == ["4x4x8", "8x8x4", "2x3x4"]
+    assert any("slices that a trace says are left out" in note for note in crossflow.schedule({**again, "placement": "any"}).notes)
+    with pytest.raises(SpecError, match="trace: a slice of 8x8x4 needs 4 cubes, and there are 2"):
+        crossflow.schedule({**again, "system": {"template": "tpu-v4-pod", "nodes": 2}})
 
 
 def test_a_job_has_the_network_of_its_slice():

@@ -45,6 +45,17 @@ def read(tmp_path, text, name="jobs.csv", **given):
     return read_jobs(path, validate(JobsSpec, Document(file="f.yaml", data={"trace": name, **given})))
 
 
+SLICES = "arrival_s,devices,time_s,slice\n0,24,9,2x3x4\n1,8,9,\n2,24,9,2x3x4\n"
+
+
+def test_slices_of_a_table_are_read_and_one_that_cannot_be_is_told_with_its_line(tmp_path):
+    found = read(tmp_path, SLICES)
+    assert [found.slices[one] for one in found.slice] == ["2x3x4", "", "2x3x4"]
+    for wrong, sentence in (("2 by 3", "expected the sizes of a slice, such as 4x4x8, or nothing, got '2 by 3'"), ("2x4x4", "of its job")):
+        with pytest.raises(SpecError, match=f"jobs.csv:4: slice: .*{sentence}"):
+            read(tmp_path, f"{SLICES[: SLICES.rindex('2x3x4')]}{wrong}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "name", "rows", "classes"),
     [

@@ -182,3 +182,16 @@ def test_the_terminal_has_a_row_for_each(files, explained, capsys):
         assert one.kind == "strategy" or f"  {one.kind} " in table
     assert "tokens/s/device" in table
     assert "nodes 2 to 4," in table
+
+
+def test_weights_are_offered_in_types_that_the_engine_has_kernels_for():
+    """No engine keeps weights in mxfp6, which a service on an H100 was told to take; software that lists no kernels leaves none out."""
+
+    def offered(engine):
+        found = crossflow.from_dict({**CASES["service"], "software": engine})
+        settings = [move.settings for move in moves(Design(settings={}, scenario=found, quantities={}))]
+        return {one["workload.weight_dtype"] for one in settings if "workload.weight_dtype" in one}
+
+    kernels = {"int4", "int4_64", "int4_32", "int8", "fp8", "mxfp4", "nvfp4"}
+    assert (offered("vllm"), offered("sglang")) == (kernels, kernels)
+    assert {"mxfp6", "mxfp8"} <= offered("ideal")

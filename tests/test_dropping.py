@@ -1,11 +1,13 @@
 """Which rows a fitted number moves: it is left out, or another stands in its place, and no file is changed."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
+from crossflow.__main__ import main
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation import changes
@@ -123,3 +125,11 @@ def test_only_fitted_numbers_can_be_left_out():
     assert "network.parameters.rdma_efficiency" not in known  # adopted
     text = files.catalogue("templates", "families")["fabrics"].read_text(encoding="utf-8")
     assert "rdma_efficiency: {value: 0.92, source: adopted" in text
+
+
+def test_fitted_numbers_are_listed_a_line_each_that_no_longest_name_pads(capsys):
+    assert main(["validate", "--drop"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(droppable())
+    assert all(re.fullmatch(r"\S.*\S  \S+\.yaml(, \S+\.yaml)*", line) for line in lines)
+    assert "execution.tiles.fill  amd-gpu.yaml, nvidia-ada.yaml" in "\n".join(lines)

@@ -44,7 +44,17 @@ def moved(found, phase, of="0."):
 
 @pytest.mark.parametrize(
     ("name", "bits"),
-    [("bf16", 16), ("fp8", 8), ("mxfp8", 8.25), ("mxfp6", 6.25), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int4", 4 + 20 / 128), ("int4_32", 4.5)],
+    [
+        ("bf16", 16),
+        ("fp8", 8),
+        ("mxfp8", 8.25),
+        ("mxfp6", 6.25),
+        ("mxfp4", 4.25),
+        ("nvfp4", 4.5),
+        ("int4", 4 + 20 / 128),
+        ("int4_64", 4.3125),
+        ("int4_32", 4.5),
+    ],
 )
 def test_an_element_takes_its_bits_and_its_share_of_the_scales(name, bits):
     assert DTYPE_BYTES[name] * 8 == bits
@@ -211,7 +221,7 @@ def test_layer_types_stay_wide_too():
 WRONG = [
     ({"weight_dtype": "int4"}, "weight_dtype", "training keeps weights as its software does; leave it out, or give a service's task"),
     ({"task": "decode", "dtype": "fp8", "weight_dtype": "bf16"}, "weight_dtype", "products in fp8 read weights in fp8 or in a type of fewer bits, got bf16"),
-    ({"task": "decode", "weight_dtype": "int3"}, "weight_dtype", "expected one of fp16, bf16, int8, fp8, mxfp8, mxfp6, int4, int4_32, mxfp4, nvfp4, fp8_block, got 'int3'; did you mean 'int8'?"),
+    ({"task": "decode", "weight_dtype": "int3"}, "weight_dtype", "expected one of fp16, bf16, int8, fp8, mxfp8, mxfp6, int4, int4_64, int4_32, mxfp4, nvfp4, fp8_block, got 'int3'; did you mean 'int8'?"),
     ({"kv_dtype": "fp8"}, "kv_dtype", "only a service keeps keys and values, task is training; leave it out, or give task: prefill or decode"),
     ({"task": "prefill", "model": "bert-large", "kv_dtype": "fp8"}, "kv_dtype", "only a causal decoder with a language head keeps keys and values; leave it out"),
     ({"dtype": "fp4"}, "dtype", "expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, mxfp8, mxfp6, mxfp4, nvfp4, fp8_block, got 'fp4'; did you mean 'nvfp4' or 'mxfp4'?"),

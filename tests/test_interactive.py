@@ -225,6 +225,18 @@ def test_pictures_are_drawn_of_results(llm, score, spread, explanation, tmp_path
         score.plot(y="step_tim_s")
 
 
+def test_a_picture_has_words_at_its_axes_and_joins_no_names_without_an_order(score):
+    """Strategies have no order; bandwidths do. Where `x` is a path, the other one has colours of its own."""
+    for x, label, other, joined in (
+        ("strategy", "Strategy", "Bandwidth", False), ("system.network.intra.bandwidth", "Bandwidth [GB/s]", "Strategy", True),
+    ):  # fmt: skip
+        figure = score.plot(x, "step_time_s").figure
+        (axis,) = figure.axes
+        assert (axis.get_xlabel(), axis.get_ylabel()) == (label, "Step time [s]")
+        assert other in [text.get_text() for one in figure.legends for text in one.get_texts()]
+        assert any(line.get_linestyle() == "-" for line in axis.lines) == joined
+
+
 # ------------------------------------------------------------------------------------------ names
 
 

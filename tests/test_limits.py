@@ -149,7 +149,7 @@ def test_events_of_traces_have_limits(event, reason):
         (f"system: v100\nworkload: {LSTM}\nrun: {{tokens: 1e400}}\n", "s.yaml:3: run.tokens: expected a number, got '1e400'"),
         (f"system: v100\nworkload: {LSTM}\nrun: {{tokens: 1e-308}}\n", "s.yaml:3: run.tokens: expected 0 or a magnitude from 1e-30 to 1e+30, got 1e-308"),
         (f"system: {{template: v100, budgets: {{power: 1e308 W}}}}\nworkload: {GEMM}\n", "s.yaml:1: system.budgets.power: expected 0 or a magnitude from 1e-30 to 1e+30, got 1e+308"),
-        (f"system: {{template: v100, rates: {{bf61: 1}}}}\nworkload: {GEMM}\n", "s.yaml:1: system.rates.bf61: expected a data type, one of fp64, fp32, tf32, fp16, bf16, int32, int8, fp8, mxfp8, mxfp6, int4, int4_32, mxfp4, nvfp4, fp8_block, got 'bf61'; did you mean 'bf16'?"),
+        (f"system: {{template: v100, rates: {{bf61: 1}}}}\nworkload: {GEMM}\n", "s.yaml:1: system.rates.bf61: expected a data type, one of fp64, fp32, tf32, fp16, bf16, int32, int8, fp8, mxfp8, mxfp6, int4, int4_64, int4_32, mxfp4, nvfp4, fp8_block, got 'bf61'; did you mean 'bf16'?"),
         (f"system: {{template: v100, levels: {{l22: {{component: x}}}}}}\nworkload: {GEMM}\n", "s.yaml:1: system.levels.l22: expected a memory level, one of registers, l1, l2, l3, l4, memory, got 'l22'; did you mean 'l2'?"),
         (f"system: {{template: v100, budgets: {{power: {{value: 300 W, source: x, low: -1 W}}}}}}\nworkload: {GEMM}\n", "s.yaml:1: system.budgets.power.low: expected at least 0 W, got '-1 W'"),
         (f"system: {{template: v100, budgets: {{power: {{value: 300 W, source: x, projected: abc}}}}}}\nworkload: {GEMM}\n", "s.yaml:1: system.budgets.power.projected: expected true or false, got 'abc'"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from crossflow.answers.study.plots import draw
-from crossflow.answers.study.plots.lines import GAP, LINE, Panel, Series, _factors_at, beside, line_data, near, together
+from crossflow.answers.study.plots.lines import GAP, LINE, Panel, Series, _factors_at, _legend, beside, line_data, near, together
 from crossflow.answers.study.plots.spec import LinePlot
 from crossflow.answers.study.plots.view import View
 from crossflow.base.drawing.canvas import new_figure, panels
@@ -175,6 +175,10 @@ def test_a_wide_axis_is_logarithmic_unless_the_study_says_otherwise():
 def test_speedups_are_over_what_the_study_asks(over):
     second = shown(speedup=over).panels[0].series[1]
     base = {"line": second.y, "series": shown().panels[0].series[0].y, "first": [shown().panels[0].series[0].y[0]] * 3}[over]
+    (said,) = _legend(shown(speedup=over), shown(speedup=over).panels[0].series)["Marks"][-1:]
+    assert said.get_label() == "×: times better than " + {"line": "the first point of its line", "series": "the first line there"}.get(
+        over, "the first point"
+    )
     assert second.factors == pytest.approx([(base[0] if over == "line" else b) / y for b, y in zip(base, second.y, strict=True)])
 
 

@@ -402,6 +402,17 @@ def test_the_widest_bars_come_first(explained):
     assert tornado(explained, top=3).rows == tornado(explained).rows[:3]
 
 
+def test_fitted_numbers_and_those_that_restate_a_device_are_drawn_only_where_all_are_asked_for(memory_bound):
+    """What feeds units that the maker holds back is none of its buyer's decisions; a lower share of a given rate made steps shorter."""
+    shown = {row.path for row in tornado(memory_bound, top=99).rows}
+    everything = {row.path for row in tornado(memory_bound, top=999, whole=True).rows}
+    assert shown < everything
+    assert {path for path in shown if memory_bound.constant(path)} == set()
+    assert "system.levels.memory.bandwidth" in shown
+    assert "system.execution.kernel_launch" in everything - shown
+    assert memory_bound.constant("system.held_to")
+
+
 def test_the_axis_has_a_unit(explained):
     data = tornado(explained)
     assert (data.title, data.label, data.scale) == ("case: what moves the step time", "Step time [ms]", pytest.approx(1e-3))

@@ -42,6 +42,28 @@ def test_a_slip_of_a_unit_over_a_shipped_device_is_told_in_plans_too():
     assert any("system.levels.memory.bandwidth is 3 GB/s, far outside the 192 GB/s to 8 TB/s" in note for note in plans.notes)
 
 
+SLIP = "system.levels.memory.bandwidth is 3 GB/s, far outside the 192 GB/s to 8 TB/s"
+SLOW = {"template": "dgx-h100", "devices": 2, "levels": {"memory": {"bandwidth": "3 GB/s"}}}
+JOB = {
+    "system": SLOW, "workload": {"model": "gpt2-345m", "sequence": 128, "global_batch": 4}, "strategy": "dp2",
+    "job": {"kind": "grpo", "rollout": {"prompts": 2, "answers": 2, "prompt": 64, "answer": 64, "strategy": "tp2"}},
+}  # fmt: skip
+
+
+def test_a_slip_is_told_of_replays_and_jobs_too():
+    requests = {"arrivals": {"law": "poisson", "rate": "1 1/s"}, "count": 5, "prompt": 64, "output": 4}
+    replayed = {"system": SLOW, "workload": {"model": "gpt2-345m", "task": "serving"}, "strategy": "tp2", "requests": requests}
+    answers = [crossflow.serve(replayed), crossflow.from_dict(replayed).predict(), crossflow.from_dict(JOB).predict()]
+    assert [any(SLIP in note for note in one.notes) for one in answers] == [True] * 3
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_slip_is_told_of_plans_and_explanations_of_jobs():
+    answers = [crossflow.plan({**JOB, "strategy": "auto"}, top=1), crossflow.from_dict(JOB).explain()]
+    assert [any(SLIP in note for note in one.notes) for one in answers] == [True] * 2
+
+
 @pytest.mark.parametrize("named", [None, "own"])
 def test_a_device_without_a_known_family_is_told_of_all_that_is_wrong(named):
     level = {"capacity": "256 MiB", "bandwith": "30 TB/s"}

@@ -31,6 +31,8 @@ UNIT_SUFFIX = {
 }  # fmt: skip
 PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bound", "memory")  # groups of which a point may have no part
 OVERFULL_SECOND = "needs {far} of second memory per device, {far_lack} more than its {far_room}"
+# Paths whose values have no order, so that no line between two of them means anything.
+CHOSEN = ("strategy", "system", "system.template", "software", "workload", "workload.model", "model", "on")
 UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
@@ -518,7 +520,8 @@ class Score(PlainData, Tabular):
         ----------
         x : path of the points, or column; the first path of which values differ where absent.
         y : column of numbers.
-        by : path or column whose values are lines of their own; the next path of which values differ where absent.
+        by : path or column whose values are lines of their own, or colours over names without an order, such as strategies; the next
+            path of which values differ where absent and `x` is a path.
 
         Raises
         ------
@@ -536,15 +539,20 @@ class Score(PlainData, Tabular):
 
         table = self.table()
         free = [path for path, values in self.points.items() if len(set(map(str, values))) > 1]
-        across = x or next(iter(free), "step_time_s")
-        lines = by or next((path for path in free if path not in (across, y)), None) if x is None or by else by
-        across, y = (self._said(name, table) for name in (across, y))
+        across, y = (self._said(name, table) for name in (x or next(iter(free), "step_time_s"), y))
+        swept = across in self.points or x is None  # a column over another one is of all points alike
+        lines = by or (next((path for path in free if path not in (across, y)), None) if swept else None)
         lines = self._said(lines, table) if lines else None
-        along, heights = (Along(name, table[name], self.unit_of(name)) for name in (across, y))
-        series = None if lines is None else Along(lines, table[lines], self.unit_of(lines))
-        title = f"{y} over {across}"
+        along, heights = (Along(self._titled(name), table[name], self.unit_of(name)) for name in (across, y))
+        series = None if lines is None else Along(self._titled(lines), table[lines], self.unit_of(lines))
+        title = f"{heights.name} over {along.name[:1].lower()}{along.name[1:]}"
         marks = {"bound": table["bound_by"], "feasible": self.feasible}
-        return points_chart(title, along, heights, series=series, joined=across in self.points, **marks)
+        return points_chart(title, along, heights, series=series, joined=across in self.points and across not in CHOSEN, **marks)
+
+    def _titled(self, name: str) -> str:
+        """What a column, or a path by its last part, is called at an axis; a column of the user's own as the user calls it."""
+        said = name if name in self.own else words(name.rpartition(".")[2])
+        return said[:1].upper() + said[1:]
 
     def _repr_html_(self) -> str:
         from crossflow.base.drawing import html

@@ -47,11 +47,14 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "power-limit": ("tdp", "power"), "tdp": ("power",), "vocab": ("vocabulary",), "vocab-size": ("vocabulary",), "d-model": ("hidden",),
     "n-layers": ("layers",),
     "n-heads": ("heads",), "num-kv-heads": ("kv_heads",), "num-key-value-heads": ("kv_heads",), "intermediate-size": ("ffn",),
+    **dict.fromkeys(("qps", "rps", "request-rate", "arrivals"), ("arrival_rate",)),
+    **dict.fromkeys(("concurrency", "max-concurrency", "max-num-seqs", "users"), ("global_batch",)),
     "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
 LIKE, FAMILY = 3, 4  # names of one generation that are told, and letters of a name that say a family
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
 _GENERATION = re.compile(r"(?<![a-z0-9])[a-z]{1,9}\d+[a-z]?(?![a-z0-9])")  # a device or a line of models, such as h200, mi300x, qwen3
+_NANOMETRES = re.compile(r"(\d+)\s*nm")  # a node of logic as the press writes it
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
 
 
@@ -100,7 +103,18 @@ class SpecError(CrossflowError):
 
 
 class StrategyError(CrossflowError, ValueError):
-    """A strategy that the workload or the system cannot carry; the sentence holds the numbers that clash."""
+    """A strategy that the workload or the system cannot carry; the sentence holds the numbers that clash.
+
+    Attributes
+    ----------
+    clash : the sentence without `resize`.
+    resize : the cure by a system of other devices, such as ``system.nodes=2 makes it 16``, which ends the sentence; "" where there is none.
+    devices : of that system; 0 where there is none. [1]
+    """
+
+    def __init__(self, clash: str, resize: str = "", devices: int = 0) -> None:
+        self.clash, self.resize, self.devices = clash, resize, devices
+        super().__init__(f"{clash}; {resize}" if resize else clash)
 
 
 def shortened(message: str) -> str:
@@ -120,6 +134,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("memroy", ["memory", "logic"]), did_you_mean("n3", ["N3", "N5"])
     ("; did you mean 'memory'?", "; did you mean 'N3'?")
+    >>> did_you_mean("3nm", ["N3", "N5"])
+    "; did you mean 'N3'?"
     >>> did_you_mean("H100", ["v100", "h100-sxm", "dgx-h100"])
     "; did you mean 'h100-sxm' or 'dgx-h100'?"
     """
@@ -169,6 +185,8 @@ def meant(word: str, known: Iterable[str]) -> list[str]:
     asked = str(word)[:WORD].lower()
     if called := [name for name in SYNONYMS.get(folded(asked), ()) if name in names]:
         return called
+    if (node := _NANOMETRES.fullmatch(asked)) and (logic := [name for name in names if name.lower() == f"n{node[1]}"]):
+        return logic
     if ("/" in asked or "llama-3." in asked) and (of_hub := _of_hub(asked, names)):
         return of_hub
     same = [name for name in names if name.lower() == asked]

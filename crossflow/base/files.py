@@ -79,6 +79,15 @@ class FileModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
 
+class NamedFileModel(FileModel):
+    """Base of models of whole files that have a name: a notebook shows the name, where all that they hold would fill pages."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(self, 'name', '')!r})"
+
+    __str__ = __repr__
+
+
 Model = TypeVar("Model", bound=BaseModel)
 Read = TypeVar("Read")
 

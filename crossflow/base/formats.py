@@ -38,6 +38,7 @@ class Format:
 # nvfp4: arXiv:2509.25149, Sec. 2: 16 elements share an fp8 scale, a tensor an fp32 one.
 # fp8_block: DeepSeek-V3 (arXiv:2412.19437, Sec. 3.3.2): blocks of 128 x 128 weights share an fp32 scale.
 # int4: checkpoints of AWQ (arXiv:2306.00978) and GPTQ (arXiv:2210.17323): 128 elements share an fp16 scale and a zero point of 4 bits.
+# int4_64: the same with `group_size: 64`.
 # int4_32: compressed-tensors with `group_size: 32` and `symmetric: true`, as moonshotai publishes Kimi K2 Thinking and K2.5.
 # mxfp6: E2M3 and E3M2. Significands and exponents: IEEE 754, the OCP specifications of 8-bit floating point (2023) and of MX.
 FORMATS: Mapping[str, Format] = {
@@ -48,6 +49,7 @@ FORMATS: Mapping[str, Format] = {
     "mxfp8": Format(bits=8, block=32, scale=8, significand=4, exponent=5, scale_exponent=8),
     "mxfp6": Format(bits=6, block=32, scale=8, significand=4, exponent=3, scale_exponent=8),
     "int4": Format(bits=4, block=128, scale=20, significand=4),
+    "int4_64": Format(bits=4, block=64, scale=20, like="int4", significand=4),
     "int4_32": Format(bits=4, block=32, scale=16, like="int4", significand=4),
     "mxfp4": Format(bits=4, block=32, scale=8, significand=2, exponent=2, scale_exponent=8),
     "nvfp4": Format(bits=4, block=16, scale=8, two_level=True, significand=2, exponent=2, scale_exponent=4, scale_significand=4),

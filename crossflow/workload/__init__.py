@@ -15,7 +15,7 @@ DOORS = {
     "cluster.draws": ("drawn_jobs",),
     "cluster.reading": ("read_jobs",),
     "cluster.record": ("JobTrace",),
-    "cluster.spec": ("ClusterFile", "JobsSpec", "MOST_JOBS"),
+    "cluster.spec": ("ClusterFile", "JobsSpec", "MOST_JOBS", "sizes_of"),
     "dlrm": ("DLRM_LAYERS", "Dlrm", "DlrmJob", "DlrmLayer", "Linear", "SHARDERS", "SPLITS", "Sharder", "ShardingRule", "TableSplit",
         "Tables"),
     "dlrm_spec": ("DlrmSpec", "ReuseSpec"),

@@ -34,7 +34,7 @@ MODULES: Mapping[LayerType, tuple[tuple[str, ...], ...]] = {
         ("mixer.experts.0.up_proj", "mixer.experts.0.down_proj"), ("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj"),
     ),
 }  # fmt: skip
-FEW = 32  # integers that share a scale in the smaller of two sizes of group; of others as many as in `int4`
+FEW = (32, 64)  # integers that share a scale in groups with a type of their own; of others as many as in `int4`
 LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules", "dynamic_exclude")
 
 
@@ -133,7 +133,7 @@ def _words(config: Mapping[str, Any]) -> str:
         words = [method, 8 if config.get("load_in_8bit") else 4 if config.get("load_in_4bit") else None]
     elif method in ("fp8", "mxfp8"):
         words = [method, "blocks" if method == "fp8" and config.get("weight_block_size") else None]
-    words += [shared] * (words == ["float", 4] or (words[1:] == [4] and shared == FEW))
+    words += [shared] * (words == ["float", 4] or (words[1:] == [4] and shared in FEW))
     return " ".join(str(word) for word in words if word is not None)
 
 

@@ -13,7 +13,7 @@ DType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
 ProductType = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "fp8_block"]
 # Of every four weights two are kept (Mishra et al., arXiv:2104.08378). YAML 1.1 reads 2:4 as a number of base 60.
 Sparsity = Annotated[Literal["2:4"], BeforeValidator(lambda value: "2:4" if type(value) is int and value == 2 * 60 + 4 else value)]
-WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "int4", "int4_32", "mxfp4", "nvfp4", "fp8_block"]
+WeightType = Literal["fp16", "bf16", "int8", "fp8", "mxfp8", "mxfp6", "int4", "int4_64", "int4_32", "mxfp4", "nvfp4", "fp8_block"]
 CacheType = Literal["fp16", "bf16", "int8", "fp8", "nvfp4"]
 StateType = Literal["fp32", "fp16", "bf16"]
 Optimizer = Literal["sgd", "momentum", "adam"]

@@ -80,14 +80,23 @@ class Names(dict[str, str]):
             raise KeyError(f"there is no '{name}'{did_you_mean(name, self)}")
         return super().__getitem__(name)
 
+    def holding(self, word: str) -> Names:
+        """Those whose name or title holds a word, in any letter case; all where it is empty."""
+        if not isinstance(word, str):
+            raise TypeError(f"expected a word that names hold, such as 'llama', got {word!r}")
+        asked = word.lower()
+        return Names((name, told) for name, told in self.items() if asked in f"{name} {told}".lower())
+
     def _repr_html_(self) -> str:
         from crossflow.base.drawing.html import table
 
         return table(["name", ""], self.items())
 
 
-def techlibs() -> Names:
+def techlibs(word: str = "") -> Names:
     """Technology libraries at hand: titles by name.
+
+    word : only those whose name or title holds it, in any letter case.
 
     Examples
     --------
@@ -95,11 +104,13 @@ def techlibs() -> Names:
     >>> "standard" in crossflow.techlibs()
     True
     """
-    return _names("techlibs")
+    return _names("techlibs").holding(word)
 
 
-def templates() -> Names:
+def templates(word: str = "") -> Names:
     """Templates of devices and systems at hand: titles by name.
+
+    word : only those whose name or title holds it, in any letter case.
 
     Examples
     --------
@@ -107,11 +118,13 @@ def templates() -> Names:
     >>> [name for name in crossflow.templates() if "h100" in name and "dgx" in name]
     ['dgx-h100']
     """
-    return _names("templates")
+    return _names("templates").holding(word)
 
 
-def systems() -> Names:
+def systems(word: str = "") -> Names:
     """What a scenario can run on: systems of devices, devices by their data sheets, generated devices; titles by name.
+
+    word : only those whose name or title holds it, in any letter case.
 
     Examples
     --------
@@ -120,23 +133,27 @@ def systems() -> Names:
     True
     """
     groups = (GROUPS["systems"], GROUPS["devices"], GROUPS["generated"])
-    return Names((entry.name, entry.title) for group in groups for entry in entries("templates") if entry.group == group)
+    return Names((entry.name, entry.title) for group in groups for entry in entries("templates") if entry.group == group).holding(word)
 
 
-def models() -> Names:
+def models(word: str = "") -> Names:
     """Models at hand: kinds of models with dimensions of their own, then presets; titles by name.
+
+    word : only those whose name or title holds it, in any letter case.
 
     Examples
     --------
     >>> import crossflow
-    >>> crossflow.models()["llama3-70b"]
-    'Llama 3 70B'
+    >>> crossflow.models()["llama3-70b"], [*crossflow.models("mixtral")]
+    ('Llama 3 70B', ['mixtral-8x22b', 'mixtral-8x7b'])
     """
-    return _names("models")
+    return _names("models").holding(word)
 
 
-def studies() -> Names:
+def studies(word: str = "") -> Names:
     """Studies at hand, which `run_study` takes: titles by name.
+
+    word : only those whose name or title holds it, in any letter case.
 
     Examples
     --------
@@ -144,7 +161,7 @@ def studies() -> Names:
     >>> len(crossflow.studies()) > 10
     True
     """
-    return _names("studies")
+    return _names("studies").holding(word)
 
 
 def _names(kind: str) -> Names:

@@ -166,9 +166,9 @@ def _scenario(spec: JobsSpec, section: Any, base: Path | None, network: Mapping[
     except StrategyError as error:
         if own is None and spec.devices is None and not network:
             raise CrossflowError(f"{error}; or say how many devices the job needs, such as devices: 8") from None
-        short, larger, _ = str(error).partition("; system.")  # a larger system, which the job says here
-        if own is None and larger:
-            raise CrossflowError(f"{short}; give the job {'a larger slice' if network else 'more devices'}") from None
+        if own is None and error.devices:  # the job says its system here
+            cure = f"a slice of {error.devices:,} devices" if network else f"devices: {error.devices}"
+            raise CrossflowError(f"{error.clash}; give the job {cure}") from None
         raise
     return scenario
 

@@ -27,7 +27,7 @@ from crossflow.hardware.mapping.wiring import WhichLevel, topology_of
 from crossflow.workload.cluster.draws import drawn_jobs
 from crossflow.workload.cluster.reading import read_jobs
 from crossflow.workload.cluster.record import JobTrace
-from crossflow.workload.cluster.spec import MOST_JOBS, ClusterFile, JobsSpec
+from crossflow.workload.cluster.spec import MOST_JOBS, ClusterFile, JobsSpec, sizes_of
 from crossflow.workload.requests.asking import found_file
 
 
@@ -102,10 +102,10 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
     names: dict[str, int] = {}
     numbers = [np.array([names.setdefault(one, len(names)) for one in trace.classes])[trace.kind] for trace in traces]
     notes = [*(note for trace in traces for note in trace.notes), *(note for one in kinds for note in one.notes)]
+    notes += _assumed(spec, system, kinds, traces)
     return OpenedCluster(
         name=spec.name or name, spec=spec, system=system, device=device, kinds=tuple(kinds), jobs=jobs, room=room, policy=policy,
-        slowdowns=slowdowns, kind=np.concatenate(numbers)[order], classes=tuple(names),
-        notes=tuple(dict.fromkeys([*notes, *_assumed(spec, system, kinds)])),
+        slowdowns=slowdowns, kind=np.concatenate(numbers)[order], classes=tuple(names), notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
 
 
@@ -186,7 +186,12 @@ def _slices(kind: ClusterJobKind, trace: JobTrace, ground: SliceGround | None, k
     """The slice of each job of an entry, whose devices are said by a key of it; none where any devices will do."""
     if ground is None:
         return []
-    return [slice_of(many, ground, key) if kind.slice is None else kind.slice for many in trace.devices.tolist()]
+    said = [sizes_of(text) if text else None for text in trace.slices]
+    for shape in said:
+        if shape is not None and (why := ground.refusal(shape)):
+            raise CrossflowError(f"{key}: {why}")
+    named = [said[one] or kind.slice for one in trace.slice.tolist()]
+    return [one or slice_of(many, ground, key) for one, many in zip(named, trace.devices.tolist(), strict=True)]
 
 
 def _together(
@@ -253,7 +258,7 @@ def _check(spec: ClusterFile, jobs: ClusterJobs, entry: Index, room: ClusterRoom
         raise document.error(("scheduler", "quantum"), message)
 
 
-def _assumed(spec: ClusterFile, system: SystemSpec, kinds: list[ClusterJobKind]) -> list[str]:
+def _assumed(spec: ClusterFile, system: SystemSpec, kinds: list[ClusterJobKind], traces: list[JobTrace]) -> list[str]:
     """Sentences on what nobody gave and was taken for something."""
     found, kind = list[str](), spec.scheduler.kind
     for keys, kinds_of in ((("expected",), ("backfill",)), (("preemptible", "checkpoint"), ("gang", "preemptive"))):
@@ -270,6 +275,8 @@ def _assumed(spec: ClusterFile, system: SystemSpec, kinds: list[ClusterJobKind])
     silent = [one for one, two in zip(kinds, spec.jobs, strict=True) if one.scenario is None and two.sends is None]
     if spec.links == "shared" and silent:
         found.append("jobs of given facts that do not say what they send slow no others, and are not slowed")
+    if spec.placement != "slices" and any(any(one.slices) for one in traces):
+        found.append("slices that a trace says are left out, and jobs have any devices; placement: slices cuts the cluster into them")
     if spec.idle_power is None and system.node_load is None:
         found.append("devices at rest draw what is known of them, and their hosts as when they work; give idle_power")
     return found

@@ -252,7 +252,8 @@ def _scheduled(document: Document, base: Path | None, name: str, settings: Any) 
     if isinstance(data, Mapping) and isinstance(data.get("jobs"), str | Mapping):  # so that settings and lines reach below
         data = {**data, "jobs": [data["jobs"]]}
     if isinstance(data, Mapping) and data.get("kind") == "system":
-        raise document.error(("kind",), f"this is a system, and a cluster has jobs; name it in one: system: {{template: {document.file}}}")
+        named = f"name it in one: system: {{template: {document.file}}}; `crossflow init example campus` writes one to begin with"
+        raise document.error(("kind",), f"this is a system, and a cluster has jobs; {named}")
     document = Document(file=document.file, data=data, lines=document.lines)
     document = files.override(spelled_out(document, settings), settings)
     if isinstance(document.data, Mapping) and "workload" in document.data and "jobs" not in document.data:

@@ -27,6 +27,7 @@ from crossflow.answers.evaluation.job_trust import job_trust
 from crossflow.answers.evaluation.likeness import told_trust, trust
 from crossflow.answers.evaluation.replays import row_of
 from crossflow.answers.evaluation.scoring import drawn_energy, rents
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of, strategy_of
 from crossflow.answers.score import Score
 from crossflow.answers.steps.batch import Fleet
@@ -261,7 +262,7 @@ def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy:
     except SpecError as error:
         raise CrossflowError("; ".join(_placed(name, one) for one in error.problems)) from None
     except StrategyError as error:
-        raise StrategyError(f"job.{name}: {error}") from None
+        raise StrategyError(f"job.{name}: {error.clash}", error.resize, error.devices) from None
     return made
 
 
@@ -587,7 +588,8 @@ def _notes(scenario: Scenario, found: Rollout) -> tuple[str, ...]:
     job, workload = scenario.post_training, scenario.workload
     assert job is not None
     assert isinstance(workload, TransformerSpec)
-    told = ["step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures"]
+    told = [*slips(scenario)]
+    told.append("step time, its trust, parts, energy and money above are of the policy's training step; the job has its own figures")
     if scenario.run is not None:
         told.append("a step of the run is an iteration of the job")
     if job.rollout is None:

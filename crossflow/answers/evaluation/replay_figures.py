@@ -12,6 +12,7 @@ import numpy as np
 from crossflow.answers.evaluation.replay_statistics import Phases, phases, spread
 from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_scenario
 from crossflow.answers.evaluation.scoring import rents
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps.services import between_nodes
 from crossflow.base.arrays import Array, Mask
@@ -292,9 +293,7 @@ class ReplayFigures:
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know of the run, as sentences."""
-        if not self.feasible:
-            return ()
-        return tuple(self._noted())
+        return (*slips(self.scenario), *(self._noted() if self.feasible else ()))
 
     def _noted(self) -> list[str]:
         found, n = list[str](), self.count

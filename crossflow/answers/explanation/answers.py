@@ -360,12 +360,15 @@ class Explanation(PlainData, Tabular):
         rows = [effect.to_dict() for effect in self.effects]
         return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
-    def plot(self, top: int = 15) -> Picture:
-        """Draw what the parameters with the largest spans do to the objective over their ranges: a tornado plot."""
+    def plot(self, top: int = 15, *, whole: bool = False) -> Picture:
+        """Draw what the parameters with the largest spans do to the objective over their ranges: a tornado plot.
+
+        whole : constants too, which were fitted or restate the device.
+        """
         from crossflow.answers.explanation.tornado import figure_of, tornado
         from crossflow.base.drawing.picture import Picture
 
-        return Picture(figure=figure_of(tornado(self, top)))
+        return Picture(figure=figure_of(tornado(self, top, whole=whole)))
 
     def _repr_html_(self) -> str:
         from crossflow.base.drawing import html

@@ -16,6 +16,7 @@ import numpy as np
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.post_training import Iteration, iteration_of, parts_of, step_of, whole_of, whole_trust
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.explanation.answers import Effect, Explanation, NextBottleneck, Swing, WhatIf, paces, phases_of, waited_for
 from crossflow.answers.explanation.decisions import better_moves, better_strategies
 from crossflow.answers.explanation.designs import Design
@@ -90,7 +91,10 @@ def explain_job(scenario: Scenario, start: Score, objective: str, *, tried: bool
         alternatives=(), strategies=strategies,
         decisions=(*better_strategies(start, strategies), *better_moves(scenario, design, start, objective)) if tried else (),
         trust=whole_trust(scenario), step_time=pace[0], throughput=pace[1], counts="tokens", uses={},
-        notes=(*(note.format(all=len(movable), tried=len(chosen)) for note in NOTES), BY_PHASES if swings else OF_TIMES),
+        notes=(
+            *(f"{slip}." for slip in slips(scenario)), *(note.format(all=len(movable), tried=len(chosen)) for note in NOTES),
+            BY_PHASES if swings else OF_TIMES,
+        ),
     )  # fmt: skip
 
 

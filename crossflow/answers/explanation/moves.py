@@ -152,7 +152,15 @@ def _types(scenario: Scenario) -> Iterator[Attempt]:
         own = getattr(spec, name) or (WIDEST if name == "kv_dtype" and FORMATS[spec.dtype].bits < FORMATS[WIDEST].bits else spec.dtype)
         narrower = (other for other in names_of(type(spec).model_fields[name].annotation) if FORMATS[other].bits < FORMATS[own].bits)
         for other in narrower:
+            if name == "weight_dtype" and not _widened(scenario, other):
+                continue
             yield Attempt(kind="type", text=f"{name.replace('_', ' ')} {own} to {other}", settings={f"workload.{name}": other})
+
+
+def _widened(scenario: Scenario, dtype: str) -> bool:
+    """Whether the engine has kernels that widen weights of a type; of software that lists no such kernels none is left out."""
+    libraries = {} if scenario.stack is None else scenario.stack.kernels.widening
+    return not libraries or dtype in libraries
 
 
 def _batch(scenario: Scenario) -> Iterator[Attempt]:

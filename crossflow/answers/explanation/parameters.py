@@ -36,6 +36,8 @@ KINDS: Mapping[str, ParameterKind] = {
 }  # fmt: skip
 # What fields of library entries end with that say at which voltage their figures hold, and how far it may be left: no other technology.
 POINTS = "_voltage"
+# What says how units are made that reach a published rate: less of it is a faster unit behind the same rate, which nobody can decide.
+BEHIND = ("held_to",)
 UNREAD = ("max_nodes", "devices_per_host", "chip_area")  # of a system: facts on file that no prediction reads
 
 
@@ -67,7 +69,7 @@ class Parameter:
             return "decision"
         if self.kind == "technology":
             return "technology" if generated and not self.path.endswith(POINTS) else "constant"
-        return "constant" if generated or self.fitted else "device"
+        return "constant" if generated or self.fitted or self.inside in BEHIND else "device"
 
     @property
     def own(self) -> bool:

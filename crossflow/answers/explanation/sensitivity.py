@@ -15,6 +15,7 @@ from crossflow.answers.evaluation.congestion import congested_step
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
 from crossflow.answers.evaluation.lasting import reliability_gains
 from crossflow.answers.evaluation.likeness import trust
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.explanation.alternatives import REFINED, SEARCHED, alternatives
 from crossflow.answers.explanation.answers import (
     FINE_STEP,
@@ -254,7 +255,7 @@ def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
 
 def _notes(scenario: Scenario, base: TrialOutcome, *, rated: bool) -> tuple[str, ...]:
     anew = f"Decisions are searched with {REFINED} designs each, and {SEARCHED} for the scenario's own division; a study finds more."
-    notes = [ALIKE, *([SHARES, anew] if isinstance(scenario.system, GeneratedSystem) else [])]
+    notes = [*(f"{slip}." for slip in slips(scenario)), ALIKE, *([SHARES, anew] if isinstance(scenario.system, GeneratedSystem) else [])]
     notes += [ONE_RATE] if rated else []
     if scenario.profile is not None:
         notes.append(PROFILED)

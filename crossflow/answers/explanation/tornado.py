@@ -29,9 +29,14 @@ class TornadoData(NamedTuple):
     rows: tuple[Swing, ...]
 
 
-def tornado(explanation: Explanation, top: int = 15) -> TornadoData:
-    """What a tornado plot of an explanation shows: the parameters with the largest spans among those with a value at both ends."""
+def tornado(explanation: Explanation, top: int = 15, *, whole: bool = False) -> TornadoData:
+    """What a tornado plot of an explanation shows: the parameters with the largest spans among those with a value at both ends.
+
+    whole : constants too, which were fitted or restate the device.
+    """
     swings = [swing for swing in explanation.swings if math.isfinite(_span(swing)) and _span(swing) > NOTHING * explanation.value]
+    constants = set() if whole else {effect.parameter.path for effect in explanation.effects if effect.group == "constant"}
+    swings = [swing for swing in swings if swing.path not in constants]
     unit = unit_of(explanation.objective)
     written, _, prefixed = show(explanation.value, unit, 15).partition(" ")
     objective = in_words(explanation.objective)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import ARRIVING, likeness, told_trust, trust
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.fleets.kinds import FleetKind, FleetSpace, kinds_of, site_of
 from crossflow.answers.fleets.searching import FleetQuestion, FleetRun, Told, searched
 from crossflow.answers.fleets.sizing import SizedFleet
@@ -255,7 +256,7 @@ def plan_fleets(
     return Fleets(
         scenario=scenario, fleets=listed, share=share, most=scenario.devices, priced=priced, run=run,
         refused=tuple((one.kind, one.reason or _beaten(one, priced, meeting)) for one in sizes if one not in shown),
-        notes=tuple(_notes(run, listed, bool(meeting), share)),
+        notes=tuple(_notes(scenario, run, listed, bool(meeting), share)),
     )  # fmt: skip
 
 
@@ -303,8 +304,9 @@ def _with_ties(listed: Sequence[RankedFleet], priced: bool) -> tuple[RankedFleet
     return tuple(replace(one, tied_with=found) for one, found in zip(listed, names, strict=True))
 
 
-def _notes(run: FleetRun, listed: Sequence[RankedFleet], met: bool, share: float) -> Iterator[str]:
+def _notes(scenario: Scenario, run: FleetRun, listed: Sequence[RankedFleet], met: bool, share: float) -> Iterator[str]:
     """Sentences on how far the list can be trusted."""
+    yield from slips(scenario)
     if run.interrupted:
         yield f"interrupted: {run.kinds - len(run.done):,} of {run.kinds:,} kinds of engines were not searched"
     if listed and not met:

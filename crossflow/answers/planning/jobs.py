@@ -16,6 +16,7 @@ import numpy as np
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import check_objective
 from crossflow.answers.evaluation.post_training import step_of
+from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.explanation.answers import bound_of
 from crossflow.answers.explanation.dividing import count_path, engine_text
 from crossflow.answers.planning.planner import Survey, legal_of, sampled, survey, texts_of
@@ -188,7 +189,7 @@ def _listed(
             for reason, (count, first) in sorted(problems.items(), key=lambda pair: -pair[1][0])
         ),
         remedies=(),
-        notes=(SURVEYED.format(count=sum(len(one.strategies) for one in surveyed)),),
+        notes=(*slips(scenario), SURVEYED.format(count=sum(len(one.strategies) for one in surveyed)),),
     )  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def _document(source: ScenarioSource) -> tuple[Document, Path | None, str, Scena
     if isinstance(source, Mapping):
         return scenario_document(Document(file="scenario", data=dict(source)), "STUDY.yaml"), None, "scenario", None
     if not isinstance(source, str | Path):
-        own = "; it holds one: give its .scenario" if hasattr(type(source), "scenario") else ""
+        own = "; it holds one: give its .scenario" if isinstance(getattr(source, "scenario", None), Scenario) else ""
         raise CrossflowError(f"expected a scenario, the path of its file or its data as a mapping, got {type(source).__name__}{own}")
     path = Path(source)
     _check_no_model(path)

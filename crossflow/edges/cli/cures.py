@@ -61,8 +61,10 @@ def _beside(words: argparse.Namespace) -> dict[str, Any]:
 
 
 def _names(left: Sequence[str], found: argparse.Namespace) -> str:
-    """A model and a system that stand where a file does."""
+    """A model and a system that stand where a file does, or what is to be varied without its option."""
     first = getattr(found, "scenario", None)
+    if found.command == "sweep" and all("=" in word for word in left):
+        return f"; write {' '.join(f'--vary {shlex.quote(word)}' for word in left)}"
     model, system = None if first is None else model_name(str(first)), template_name(left[0])
     return f"; write {found.command} --model {model} --on {system}" if len(left) == 1 and model and system else ""
 

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         page.emit(*sections(explanation, arguments.top, whole=arguments.all), page.assumptions(assumed))
     with named_by("--plot"):
-        for path in draw(tornado(explanation, arguments.top), arguments.plot) if arguments.plot else ():
+        for path in draw(tornado(explanation, arguments.top, whole=arguments.all), arguments.plot) if arguments.plot else ():
             page.log(f"wrote {path}")
 
 

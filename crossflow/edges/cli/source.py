@@ -15,13 +15,14 @@ from crossflow.answers.planning.requesting import section_of
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.sections import model_name
 from crossflow.base import files, limits
-from crossflow.base.errors import CrossflowError, Problem, SpecError
+from crossflow.base.errors import CrossflowError, Problem, SpecError, either, meant
 from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import ONLY_REPLAYED
 
 if TYPE_CHECKING:
     from crossflow.edges.launch.launch import Launch
 
+SUFFIXES = (".yaml", ".yml", ".json", ".gz", ".sh", ".toml", ".csv")  # of files that commands read
 STDIN, _STDIN = Path("-"), "<stdin>"  # as it is asked for, and in messages
 _REQUESTS_APART = (
     "--requests goes with --model and --on, or with --from; beside {other} write the key into a scenario, as in `requests: {asked}`, in "
@@ -51,6 +52,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
         if given:
             name, value = next(iter(given.items()))
             raise CrossflowError(f"--{name} is for questions without a file; with {file} write --set {INSTEAD[name]}={value}")
+        if why := _named_amiss(file):
+            raise CrossflowError(why)
         return (files.read_mapping(_standard_input(), _STDIN) if file == STDIN else file), (), None
     if not given:
         raise CrossflowError(
@@ -76,6 +79,16 @@ def _is_model(file: Path) -> bool:
         return True
     config = file.suffix == ".json" and file.is_file() and "workload" not in files.read_yaml(file).data
     return config or (not file.exists() and model_name(str(file)) is not None)
+
+
+def _named_amiss(file: Path) -> str:
+    """What to write in the place of a word that is no file, and is like the name of a model or a system; "" where it is like none."""
+    word = str(file)
+    if file.suffix in SUFFIXES or len(file.parts) > 1 or file.exists() or files.shipped_name("templates", word) is not None:
+        return ""
+    found = {"--model": meant(word, files.catalogue("templates", "models")), "--on": meant(word, files.catalogue("templates", "systems"))}
+    told = next(([f"{option} {name}" for name in names] for option, names in found.items() if names), [])
+    return f"{word}: there is no such file; did you mean {either(told)}?" if told else ""
 
 
 def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[files.Document, tuple[str, ...], Launch]:

@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> None:
     values = _asked(arguments)
     if not values:
         _refuse_lists(arguments)
+        if arguments.scenario is not None and "=" in str(arguments.scenario) and not arguments.scenario.exists():
+            raise CrossflowError(f"there is no file {arguments.scenario}; write --vary {shlex.quote(str(arguments.scenario))}")
         raise CrossflowError(f"nothing is varied: give --vary PATH=A,B, such as --vary {_EXAMPLE}")
     source, assumed, _ = source_of(arguments)
     try:

@@ -58,7 +58,8 @@ def _drop(arguments: argparse.Namespace) -> None:
         if arguments.json:
             page.emit_json(known)
         else:
-            page.emit(page.grid([[name, ", ".join(paths)] for name, paths in known.items()], header=("fitted number", "in")), unbroken=True)
+            # not a grid: the longest of some eight hundred names would push the files of all others off the page
+            page.emit(*(Text(f"{name}  {', '.join(paths)}") for name, paths in known.items()), unbroken=True)
         return
     found = effects(arguments.data, arguments.drop)
     if arguments.json:

@@ -147,6 +147,9 @@ class Architecture:
     networks: Mapping[str, Array] = field(default_factory=dict)
     network_power: Array = field(default_factory=lambda: np.zeros(1))  # of named switches and their links, beside the device's own. [W]
 
+    def __repr__(self) -> str:
+        return f"Architecture({self.name!r})"
+
     @functools.cached_property
     def single(self) -> bool:
         """Whether this is one device for all design points."""

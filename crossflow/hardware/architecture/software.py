@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow.base import files
-from crossflow.base.files import Document, FileModel
+from crossflow.base.files import Document, FileModel, NamedFileModel
 from crossflow.base.formats import HALF
 from crossflow.base.limits import Flag, Whole
 from crossflow.base.units import Information, PositiveShare, Ratio, Share, Time
@@ -326,7 +326,7 @@ def maker(vendor: str) -> str:
 UNSCHEDULED = "what the host of {} does between two steps was not measured"
 
 
-class SoftwareStack(FileModel):
+class SoftwareStack(NamedFileModel):
     """A framework as a file."""
 
     kind: Literal["software"]

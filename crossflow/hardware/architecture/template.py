@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from crossflow.base.arrays import Array, points
-from crossflow.base.files import FileModel, one_of
+from crossflow.base.files import FileModel, NamedFileModel, one_of
 from crossflow.base.formats import with_like
 from crossflow.base.limits import DEVICES, Finite, Flag, Whole
 from crossflow.base.paths import quantity_at
@@ -119,7 +119,7 @@ class NodeLoad(FileModel):
     supply: PositiveShare = Field(description="power behind the power supplies over power at the wall")
 
 
-class SystemFields(FileModel):
+class SystemFields(NamedFileModel):
     """What generated and datasheet systems have in common."""
 
     name: str

@@ -14,7 +14,7 @@ import numpy as np
 from crossflow.base import files, limits
 from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError, SpecError, among, did_you_mean, known_name
-from crossflow.base.files import Document, FileModel
+from crossflow.base.files import Document, FileModel, NamedFileModel
 from crossflow.base.paths import quantity_at
 from crossflow.base.provenance import digest
 from crossflow.base.units import Quantity
@@ -66,7 +66,7 @@ class Choice:
         return Choice(names=self.names, index=self.index[points])
 
 
-class TechLibrary(FileModel):
+class TechLibrary(NamedFileModel):
     """Components of every kind by name, and the logic nodes between which they scale.
 
     A file may extend another (``extends: standard``): its entries are added to the other's, or take their place. In the

@@ -82,7 +82,7 @@ def _of_degrees(mesh: Mesh, nodes: tuple[int, int]) -> Hierarchy:
             f"strategy: zero: {options['zero']} is supported for transformers only; write 0, or 3, which shards the weights too"
         )
     if tp * dp != node * count:
-        raise StrategyError(needs(mesh, mesh.axes, tp * dp, node * count))
+        raise needs(mesh, mesh.axes, tp * dp, node * count)
     data: Role = "shard" if options.get("zero") == 3 else "batch"
     order = [block for block in options.get("placement", BLOCKS) if block != "pp"]
     dense = _filled(("tp", "columns", tp), data, nodes, far=order[0] == "dp")

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from crossflow.base.errors import StrategyError
+
 # What an axis does. rows, columns, inner: cuts the rows of the first factor of every product, the columns of the second, or the
 # dimension that is summed over; batch: replicas, each with samples of its own; shard: the same, but weights are shared out and gathered
 # layer by layer; experts: shares out experts, to which samples travel; tables, table_rows, table_columns: shares out embedding tables
@@ -157,26 +159,28 @@ def sizes_text(axes: Iterable[tuple[str, int]]) -> str:
     return " x ".join(f"{name} {size}" for name, size in axes) or "one device"
 
 
-def needs(strategy: object, axes: Iterable[Axis], devices: int, given: int, node: int = 0) -> str:
-    """That a strategy takes other devices than there are, in a sentence, with what would make both the same.
+def needs(strategy: object, axes: Iterable[Axis], devices: int, given: int, node: int = 0) -> StrategyError:
+    """Say that a strategy takes other devices than there are, with what would make both the same.
 
     That is the data parallelism that takes them all, or a larger system; `node` is the devices of one of its nodes, 0 where more would
     not help.
 
-    >>> needs("tp4", [Axis(name="tp", size=4, role="rows")], 4, 8)
+    >>> str(needs("tp4", [Axis(name="tp", size=4, role="rows")], 4, 8))
     'strategy tp4 needs 4 devices (tp 4), but the system has 8; dp2 beside it takes all of them'
-    >>> needs("tp16", [Axis(name="tp", size=16, role="rows")], 16, 8, node=8)
-    'strategy tp16 needs 16 devices (tp 16), but the system has 8; system.nodes=2 makes it 16'
+    >>> error = needs("tp16", [Axis(name="tp", size=16, role="rows")], 16, 8, node=8)
+    >>> error.clash, error.resize
+    ('strategy tp16 needs 16 devices (tp 16), but the system has 8', 'system.nodes=2 makes it 16')
     """
     listed = tuple(axes)
     needed = f"{devices} devices ({sizes_text((axis.name, axis.size) for axis in listed)})" if devices > 1 else "one device"
     replicas = next((axis.size for axis in listed if axis.name == "dp"), 1)
     more, over = divmod(given, max(devices, 1))
     told = f"dp{replicas * more} {'in the place of' if replicas > 1 else 'beside it'}{f' dp{replicas}' if replicas > 1 else ''}"
-    cure = f"; {told} takes all of them" if more > 1 and not over else ""
+    clash = f"strategy {strategy} needs {needed}, but the system has {given}"
     if devices > given and node:
-        cure = f"; {f'system.nodes={devices // node}' if devices % node == 0 else f'system.devices={devices}'} makes it {devices}"
-    return f"strategy {strategy} needs {needed}, but the system has {given}{cure}"
+        larger = f"system.nodes={devices // node}" if devices % node == 0 else f"system.devices={devices}"
+        return StrategyError(clash, f"{larger} makes it {devices}", devices)
+    return StrategyError(f"{clash}; {told} takes all of them" if more > 1 and not over else clash)
 
 
 def joined(values: tuple[Any, ...]) -> str:

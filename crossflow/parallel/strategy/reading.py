@@ -152,8 +152,9 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
             mesh = sizes_text(workload.program.axes)
             mine = f"a mesh of {strategy.devices} devices ({mesh})" if strategy.devices > 1 else mesh
             raise StrategyError(
-                f"system: the program is written for {mine}, but the system has {devices}; give the system devices: {strategy.devices}"
-            )
+                f"system: the program is written for {mine}, but the system has {devices}",
+                f"give the system devices: {strategy.devices}", strategy.devices,
+            )  # fmt: skip
     if strategy is None:
         if counted and devices > 1:
             plain = str(_alone(workload)) if isinstance(workload, DlrmSpec) else f"d{devices}"
@@ -167,7 +168,7 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
     if counted and strategy.devices != devices:
         told = needs(strategy, strategy.axes, strategy.devices, devices, _more(strategy, system, workload))
         apart = unconnected(system, strategy.devices) if strategy.devices > devices else None
-        raise StrategyError(f"{told}; {apart}" if apart else told)
+        raise StrategyError(f"{told}; {apart}") if apart else told
     if not system.kinds and strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
         raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
     return strategy

@@ -32,7 +32,8 @@ def drawn_jobs(spec: JobsSpec, seed: int, number: int, fixed: tuple[float, float
     else:
         assert spec.time is not None
         length = times(spec.time, n, dice.of(LENGTHS))
-    return JobTrace(arrival=arrival, devices=devices, time=length, kind=np.zeros(n, dtype=np.intp), classes=(spec.name or f"job {number}",))
+    none = np.zeros(n, dtype=np.intp)
+    return JobTrace(arrival=arrival, devices=devices, time=length, kind=none, classes=(spec.name or f"job {number}",), slice=none)
 
 
 def _arrivals(spec: JobsSpec, dice: Dice) -> Array:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from crossflow.workload.requests.formats import TraceFormat
 
 JOB_FORMATS = (
-    TraceFormat(name="crossflow", needs={"arrival": "arrival_s", "devices": "devices", "time": "time_s"}, may={"kind": "class"}),
+    TraceFormat(name="crossflow", needs={"arrival": "arrival_s", "devices": "devices", "time": "time_s"},
+        may={"kind": "class", "slice": "slice"}),
     TraceFormat(name="hours", needs={"arrival": "arrival", "devices": "devices", "hours": "hours"}, may={"kind": "class"}, unit="h"),
     TraceFormat(name="Acme", needs={"arrival": "submit_time", "devices": "gpu_num", "time": "duration", "kind": "type"}),
     TraceFormat(name="Helios", needs={"arrival": "submit_time", "devices": "gpu_num", "time": "duration"}, may={"kind": "vc"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from crossflow.base.errors import Problem, SpecError, among, did_you_mean
 from crossflow.base.limits import shown
 from crossflow.workload.cluster.formats import JOB_FORMATS, JOB_ROLES
 from crossflow.workload.cluster.record import JobTrace
-from crossflow.workload.cluster.spec import MOST_JOBS, JobsSpec
+from crossflow.workload.cluster.spec import MOST_JOBS, JobsSpec, is_slice, sizes_of
 from crossflow.workload.requests.cells import TraceTable, dates_of, is_date, moments_of, numbers_of, refuse
 from crossflow.workload.requests.formats import UNITS, plain, recognised, unit_in
 from crossflow.workload.requests.tables import ABSENT, TraceRows, chunks
@@ -28,8 +29,9 @@ _NOTHING = ("", "None", "null", "nan", "NaN", "\\N")  # what stands for no numbe
 class _ReadJobs:
     """What was read so far; of one reading alone."""
 
-    columns: dict[str, list[Array]] = field(default_factory=lambda: {"arrival": [], "devices": [], "time": [], "kind": []})
+    columns: dict[str, list[Array]] = field(default_factory=lambda: {"arrival": [], "devices": [], "time": [], "kind": [], "slice": []})
     names: dict[str, int] = field(default_factory=dict)
+    slices: dict[str, int] = field(default_factory=dict)
     begin: np.datetime64 | None = None
     rows: int = 0
     without: int = 0  # jobs without devices, or that never ran
@@ -54,6 +56,7 @@ def read_jobs(path: Path, spec: JobsSpec) -> JobTrace:
     trace = JobTrace(
         arrival=arrays["arrival"], devices=arrays["devices"].astype(np.intp), time=arrays["time"], kind=arrays["kind"].astype(np.intp),
         classes=tuple(name or "none" for name in found.names) or ("all",), notes=tuple(_notes(found, path)),
+        slice=arrays["slice"].astype(np.intp), slices=tuple(found.slices) or ("",),
     )  # fmt: skip
     return trace.in_order().first(spec.limit)
 
@@ -110,10 +113,27 @@ def _add(found: _ReadJobs, table: TraceTable, chunk: TraceRows) -> None:
     found.parts += int((devices != np.ceil(devices)).sum())
     runs: Mask = devices > 0
     found.without += int((~runs).sum())
-    kinds = [str(cell).strip() if _is_there(cell) else "" for cell in cells.get("kind", [])]
-    numbers = np.array([found.names.setdefault(name, len(found.names)) for name in kinds] or np.zeros(len(arrival)), dtype=float)
-    for name, values in (("arrival", arrival), ("devices", np.ceil(devices)), ("time", time), ("kind", numbers)):
-        found.columns[name].append(values[runs])
+    kinds, slices = _numbered(cells.get("kind", []), found.names), _numbered(cells.get("slice", []), found.slices)
+    if "slice" in cells:
+        _check_slices(table, cells["slice"], np.ceil(devices), lines)
+    columns = {"arrival": arrival, "devices": np.ceil(devices), "time": time, "kind": kinds, "slice": slices}
+    for name, values in columns.items():
+        found.columns[name].append(np.zeros(len(runs[runs])) if values is None else values[runs])
+
+
+def _numbered(cells: Sequence[Any], names: dict[str, int]) -> Array | None:
+    """Texts as numbers of their names, to which new ones are added; None where there is no such column."""
+    texts = [str(cell).strip() if _is_there(cell) else "" for cell in cells]
+    return np.array([names.setdefault(text, len(names)) for text in texts], dtype=float) if texts else None
+
+
+def _check_slices(table: TraceTable, cells: Sequence[Any], devices: Array, lines: Index) -> None:
+    """SpecError for the first cell that says no slice, or one of other devices than its job has."""
+    texts = [str(cell).strip() if _is_there(cell) else "" for cell in cells]
+    unlike = np.array([bool(text) and not is_slice(text) for text in texts], dtype=bool)
+    refuse(table, "slice", unlike, cells, lines.tolist(), "expected the sizes of a slice, such as 4x4x8, or nothing")
+    held = np.array([math.prod(sizes_of(text)) if text else many for text, many in zip(texts, devices.tolist(), strict=True)])
+    refuse(table, "slice", held != devices, cells, lines.tolist(), "expected a slice of the devices of its job")
 
 
 def _is_there(cell: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class JobTrace:
     time : of running. [s]
     kind : number of the class of each.
     classes : their names.
+    slice : number of the slice of each.
+    slices : their sizes as a file says them, such as 4x4x8; "" where it says none.
     notes : sentences on what was done to the file that they come from.
     """
 
@@ -28,6 +30,8 @@ class JobTrace:
     time: Array
     kind: Index
     classes: tuple[str, ...]
+    slice: Index
+    slices: tuple[str, ...] = ("",)
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -35,11 +39,11 @@ class JobTrace:
 
     def first(self, count: int | None) -> JobTrace:
         """Only so many of them."""
-        arrays = {name: getattr(self, name)[:count] for name in ("arrival", "devices", "time", "kind")}
-        return JobTrace(**arrays, classes=self.classes, notes=self.notes)
+        return self._taken(np.arange(len(self))[:count])
 
     def in_order(self) -> JobTrace:
         """Sorted by arrival, those of one moment as they stood."""
-        order = np.argsort(self.arrival, kind="stable")
-        arrays = {name: getattr(self, name)[order] for name in ("arrival", "devices", "time", "kind")}
-        return JobTrace(**arrays, classes=self.classes, notes=self.notes)
+        return self._taken(np.argsort(self.arrival, kind="stable"))
+
+    def _taken(self, which: Index) -> JobTrace:
+        return replace(self, **{name: getattr(self, name)[which] for name in ("arrival", "devices", "time", "kind", "slice")})

@@ -20,8 +20,18 @@ JobText = Annotated[str, Field(min_length=1)]
 OF_A_TRACE = ("columns", "time_unit", "limit")
 
 
+def is_slice(text: str) -> bool:
+    """Whether a text says the sizes of a slice, such as 4x4x8."""
+    return re.fullmatch(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,2}", text) is not None
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Sizes of a slice that a text says. [1]"""
+    return tuple(map(int, text.split("x")))
+
+
 def _sizes(given: Any) -> Any:
-    if not isinstance(given, str) or not re.fullmatch(r"[1-9][0-9]{0,6}(x[1-9][0-9]{0,6}){0,2}", given):
+    if not isinstance(given, str) or not is_slice(given):
         raise ValueError(f"expected the sizes of a slice, such as 4x4x8, got {shown(given)}")
     return given
 
@@ -54,8 +64,6 @@ class SchedulerSpec(FileModel):
         for key, kind in (("quantum", "gang"), ("preemption", "preemptive"), ("depth", "backfill")):
             if getattr(self, key) is not None and self.kind != kind:
                 raise ValueError(f"{key}: only {kind} has it; leave it out")
-        if self.kind == "gang" and self.quantum is None:
-            raise ValueError("gang needs a quantum, such as {kind: gang, quantum: 30 min}")
         return self
 
 
@@ -148,7 +156,7 @@ class JobsSpec(FileModel):
     @property
     def sizes(self) -> tuple[int, ...] | None:
         """Those of its slice. [1]"""
-        return None if self.slice is None else tuple(map(int, self.slice.split("x")))
+        return None if self.slice is None else sizes_of(self.slice)
 
     def _clashes(self) -> Sequence[tuple[str, str | None, str]]:
         """Keys that have no meaning: beside another key, or, without one, here."""
@@ -215,6 +223,8 @@ class ClusterFile(FileModel):
                 raise ValueError("links: slices of a torus share none; leave it out")
             if self.scheduler.kind not in ("fifo", "backfill"):
                 raise ValueError(f"links: what jobs lose that {self.scheduler.kind} takes devices from is not known; take backfill")
+        if self.scheduler.kind == "gang" and self.scheduler.quantum is None:  # asked for where gang can be had at all
+            raise ValueError("scheduler: gang needs a quantum, such as {kind: gang, quantum: 30 min}")
         for i, job in enumerate(self.jobs):
             if job.sends is not None and self.links == "own":
                 raise ValueError(f"jobs[{i}].sends: only links: shared looks at it; give that to the cluster, or leave it out")

@@ -55,6 +55,8 @@ GAP = 6.0  # between marks that stand beside one another because they coincide [
 LETTER = 0.062  # width of a letter of a written speed-up [inch]
 ROOM = 0.055  # of the height of the axis that a written speed-up takes
 ALIKE = 1.05  # ratio of speed-ups of close points, up to which they are written as one range
+# What the points are compared with above which a speed-up is written.
+OVER = {"line": "the first point of its line", "series": "the first line there", "first": "the first point"}
 STACKED = 5  # speed-ups at most that are written one above the other
 LINE = 9.0  # height of a written speed-up above another one [pt]
 
@@ -91,6 +93,7 @@ class LineData(NamedTuple):
     legend: str
     panels: list[Panel]
     interval: float = 0.0  # share of the draws between the ends of a point, 0 where nothing is drawn. [1]
+    speedup: str | None = None  # what written speed-ups are over, as a plot says it
 
 
 def line_data(view: View, plot: LinePlot) -> LineData:
@@ -114,7 +117,7 @@ def line_data(view: View, plot: LinePlot) -> LineData:
     found = [_with_factors(panel, plot.speedup, larger=maximised(view, plot.y)) for panel in found] if plot.speedup else found
     y = scale(view, plot.y, values[chosen], plot.y_label, log=None if plot.scale is None else plot.scale == "log")
     legend = plot.labels.get(plot.series or "", title_of(plot.series or ""))
-    return LineData(plot.title, axis, y, legend, found, interval)
+    return LineData(plot.title, axis, y, legend, found, interval, plot.speedup)
 
 
 def _with_factors(panel: Panel, over: str, *, larger: bool) -> Panel:
@@ -320,6 +323,7 @@ def _legend(data: LineData, every: list[Series]) -> dict[str, list[Any]]:
     """Groups of a legend: the lines, what bounds, what does not fit, and which lines are one."""
     marks = {"Bound by": bound_marks(bound for series in every for bound in series.bound)}
     said = [] if all(fits for series in every for fits in series.feasible) else [_hollow()]
+    said += [grey_mark(f"×: times better than {OVER[data.speedup]}", marker="")] if data.speedup else []
     said += [grey_mark(words, marker="") for words in _coincide(data)]
     said += [grey_mark(f"bars: {100 * data.interval:.0f} % of the draws", marker="|", markersize=11)] if data.interval else []
     return {data.legend: coloured_lines([series.name for series in data.panels[0].series]), **marks, "Marks": said}
