@@ -608,6 +608,17 @@ def test_a_comment_does_not_contradict_a_flag():
         read("# crossflow: workload.sequence: 8\n{}\n".replace("{}", "deepspeed --deepspeed_config c train.py --max_seq_length 4"))
 
 
+@pytest.mark.parametrize(
+    "before", ["", "\n", "\n\n# mine\n", "# crossflow: system: dgx-h100\n", "#!/bin/bash\n# crossflow: system: dgx-h100\n\n"]
+)
+def test_what_is_wrong_in_a_comment_is_told_at_its_line_wherever_it_stands(before):
+    for comment in ("workload.kv_dtype: bf16", "strategy.tp: 4", "system:"):
+        with pytest.raises(SpecError) as caught:
+            read(f"{before}# crossflow: {comment}\nvllm serve llama3-8b --kv-cache-dtype fp8\n")
+        told = [(problem.line, problem.path) for problem in caught.value.problems]
+        assert told == [(before.count("\n") + 1, comment.partition(":")[0])]
+
+
 def test_unknown_flags_and_other_kinds_are_told():
     launch = read("vllm serve llama3-8b --tensor-paralel-size 4\n\n")
     assert [str(note) for note in launch.notes] == [
