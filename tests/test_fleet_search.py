@@ -169,6 +169,17 @@ def test_where_nothing_is_enough_the_largest_fleets_are_shown():
     assert "no fleet has 99 %" in one.notes[-1]
 
 
+@pytest.mark.parametrize(("layout", "each"), [("tp1", 1), ("tp2", 2)])
+def test_where_nothing_is_enough_prompts_have_half_of_the_devices(layout, each):
+    """And engines that write all the others: half is the division that leaves neither pool without room."""
+    one = variant(_strict(), {"requests.count": 40})
+    apart = {"workload.serving.prefill": [{"strategy": layout, "workers": 1}], "strategy": ["tp1"], ROUTER: ["least_loaded"]}
+    found = sized(FleetTask(scenario=one, kind=kinds_of(one, apart, requests_of(one), 8)[0], most=8, share=0.97, priced=True))
+    assert found.nearest
+    assert found.readers * each == found.writers == 4
+    assert found.devices == 8
+
+
 def _strict():
     return variant(scenario(), {"requests.targets": {"ttft": "1 ms", "tpot": "1 ms"}})
 
