@@ -369,7 +369,10 @@ SERVED = {"model": "llama2-7b", "task": "serving", "prompt": 512, "output": 64, 
 USUAL = {
     "a step": (LAYERED, "step_time_s"),
     "a service": ({**LAYERED, "workload": SERVED, "strategy": "tp8-dp4"}, "e2el_s"),
-    "a run of months": ({**LAYERED, "run": {"tokens": 1e12, "failures": {"device": {"rate": "1 1/year", "per": "node", "detection": "5 min"}}}}, "run.time_s"),
+    "a run of months": (
+        {**LAYERED, "run": {"tokens": 1e12, "failures": {"device": {"rate": "1 1/year", "per": "node", "detection": "5 min"}}}},
+        "run.time_s",
+    ),
 }
 
 
