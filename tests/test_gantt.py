@@ -18,6 +18,7 @@ from crossflow.edges.trace.gantt import (
     THICK,
     WAITS,
     draw_gantt,
+    draw_memory,
     family,
     gantt_figure,
     gantt_of,
@@ -164,6 +165,24 @@ def test_what_is_drawn_lies_in_the_row_of_its_device_and_is_as_large_as_its_time
     assert areas == pytest.approx(THICK * np.array(drawn), rel=1e-9)
     told = [float(text.get_text().removesuffix(" %")) for text in axis.texts if text.get_text().endswith(" %")]
     assert told == pytest.approx(100 * chart.utilisation, abs=0.5)
+
+
+@pytest.mark.parametrize(("capacity", "there"), [(1.2, True), (100.0, False)])
+def test_memory_is_drawn_as_large_as_it_is(given, capacity, there):
+    """In GiB, with what a device has where that is near what the fullest holds, and else told to be above."""
+    from matplotlib.figure import Figure
+
+    chart = gantt_of(given)
+    fullest = max(float(line.held.max()) for line in chart.memory)
+    axis = Figure().subplots()
+    draw_memory(axis, dataclasses.replace(chart, capacity=capacity * fullest))
+    held = [float(np.max(line.get_ydata())) for line in axis.lines]
+    assert held == pytest.approx([float(line.held.max()) / 2**30 for line in chart.memory] + [capacity * fullest / 2**30], rel=1e-12)
+    bottom, top = axis.get_ylim()
+    assert bottom == 0
+    assert (top > held[-1]) == there
+    assert fullest / 2**30 < top
+    assert any(text.get_text().endswith(", above") for text in axis.get_legend().get_texts()) != there
 
 
 @pytest.mark.thorough
