@@ -14,7 +14,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.explanation import sensitivity, trials
 from crossflow.answers.explanation.parameters import GROUPS
-from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, explain
+from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, OVERDRIVE, explain
 from crossflow.answers.explanation.tornado import draw, tornado
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse, show
@@ -256,6 +256,25 @@ def test_no_parameter_gains_more_than_the_limiting_one_and_stays_feasible(case, 
         points[number.path][2 * i : 2 * i + 2] = min(number.value * 1.1, number.quantity.le or math.inf), number.value / 1.1
     score = crossflow.evaluate(case, points)
     assert score.step_time[score.feasible].min() == pytest.approx(explained.limiting.value, rel=1e-12)
+
+
+@pytest.fixture(scope="module")
+def launch_bound():
+    return explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "fp16"}}))
+
+
+@pytest.mark.parametrize("name", ["launch_bound", "memory_bound", "explained"])
+def test_what_is_told_first_can_be_built_and_shares_are_those_of_a_whole(name, request):
+    """The parameter that limits is no obstructed one, what to build is no constant of the model, and no share is nothing."""
+    found = request.getfixturevalue(name)
+    groups = {effect.parameter.path: effect.group for effect in found.effects}
+    assert not found.limiting.obstructed
+    assert groups[found.lever.changes[0].path] != "constant"
+    assert min(found.bound.values()) > 0.0
+    assert sum(found.bound.values()) == pytest.approx(1.0, rel=1e-9)
+    assert list(found.bound.values()) == sorted(found.bound.values(), reverse=True)
+    assert not {effect.parameter.path for effect in found.effects} & set(found.fixed)
+    assert all(effect.surprise is None for effect in found.effects if effect.parameter.path.endswith(OVERDRIVE))
 
 
 def test_every_answer_equals_its_evaluation_alone(case, explained):
