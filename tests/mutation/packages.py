@@ -63,6 +63,12 @@ TESTS = {
     "explore_shown security parquet planned_points",
 }
 
+# Files of tests that ask none of these packages, but the command line, files, errors, documents and the release.
+OTHERS = (
+    "bench cli cli_cures cli_words docs errors files import_without_torch layers madmax_studies money moved narrow_pages observed "
+    "platforms provenance python_page scripts signals units"
+)
+
 SCRIPTS = "edges/explore/assets"  # the scripts of pages, asked in Node by the tests of tests/javascript
 PACKAGES = [*TESTS, SCRIPTS]
 
