@@ -13,8 +13,8 @@ from sampled import every
 import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.explanation import sensitivity, trials
-from crossflow.answers.explanation.parameters import GROUPS
-from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, OVERDRIVE, explain
+from crossflow.answers.explanation.parameters import GROUPS, parameters
+from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, OVERDRIVE, _of_idle_units, explain
 from crossflow.answers.explanation.tornado import draw, tornado
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse, show
@@ -130,6 +130,23 @@ def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
     of_16_bits = [found.effect(f"system.throughput.{one}") for one in ("bf16", "fp16")]
     assert {effect.parameter.path.rpartition(".")[2] for effect in of_16_bits if effect.gain is None} == idle
     assert all(effect.surprise is None for effect in of_16_bits)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp16", "bf16", "tf32"])
+@pytest.mark.parametrize(
+    ("workload", "wide"),
+    [
+        ({"model": "gemm", "m": 512, "n": 512, "k": 512}, False),
+        ({"model": "lstm", "hidden": 1024, "vocabulary": 1000, "sequence": 8, "global_batch": 64}, False),
+        ({"model": "llama3-8b", "global_batch": 8}, True),
+    ],
+)
+def test_a_rate_of_16_bits_is_idle_where_no_product_computes_in_its_type(workload, wide, dtype):
+    """A product and an LSTM compute all in their own type; of a transformer below 16 bits attention stays in bf16."""
+    case = crossflow.from_dict({**H100, "strategy": "d1" if not wide else "tp1", "workload": {**workload, "dtype": dtype}})
+    used = {dtype} | ({"bf16"} if wide and dtype == "fp8" else set())
+    idle = {number.path for number in parameters(case) if _of_idle_units(number, case)}
+    assert idle == {f"system.throughput.{one}" for one in {"fp16", "bf16"} - used}
 
 
 def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
