@@ -13,7 +13,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.evaluation.replaying import engines_of, replayed_on
-from crossflow.answers.fleets.demand import RequestWork, engines_needed, unread
+from crossflow.answers.fleets.demand import RequestWork, _first_due, _last_due, engines_needed, unread
 from crossflow.answers.fleets.front import loads
 from crossflow.answers.fleets.growing import least
 from crossflow.answers.fleets.kinds import FleetKind, fills, kinds_of, site_of
@@ -203,6 +203,16 @@ def test_bounds_of_work_are_the_load_of_the_busiest_interval():
     assert engines_needed(asked, 0) == pytest.approx(2.0, rel=1e-5)
     assert engines_needed(asked, 10) == 0.0
     assert engines_needed(RequestWork(arrival=arrival, due=np.full(10, np.inf), work=arrival), 0) == 0.0
+
+
+@pytest.mark.parametrize("whole", [None, "500 ms"])
+def test_a_request_is_due_when_its_targets_say_by_hand(whole):
+    """300 ms to the first token, 12 ms to each further one, and no more than the whole request may take."""
+    targets = {"ttft": "300 ms", "tpot": "12 ms", **({"e2e": whole} if whole else {})}
+    trace = requests_of(few(**{"requests.targets": targets}))
+    most = 0.5 if whole else np.inf
+    assert _first_due(trace).tolist() == pytest.approx([0.3] * len(trace))
+    assert _last_due(trace) == pytest.approx(np.minimum(0.3 + 0.012 * (trace.output - 1), most))
 
 
 def test_blocks_that_came_before_need_not_be_read():
