@@ -457,6 +457,26 @@ def test_the_command_writes_picture_table_trace_and_answer(tmp_path, capsys):
         assert all(end <= begin + 1e-3 for (_, end), (begin, _) in itertools.pairwise(mine))
 
 
+def test_the_picture_of_a_cluster_has_its_devices_its_queue_and_its_power_in_their_units():
+    found = cluster()
+    _, devices, waiting, power = found.plot().figure.axes
+
+    def scale(axis):
+        return float(axis.yaxis.get_major_formatter()(1000.0).replace(",", "").replace(" ", "")) / 1000.0
+
+    def mean(axis):
+        return axis.lines[0].get_ydata().mean()
+
+    assert (scale(devices), scale(waiting)) == (1.0, 1.0)
+    assert scale(power) == {"power [W]": 1.0, "power [kW]": 1e-3}[power.get_ylabel()]
+    assert mean(devices) == pytest.approx(16 * found.utilisation, rel=0.05)  # of moments, not of all time
+    assert mean(waiting) == pytest.approx(found.queue, rel=0.05)
+    assert mean(power) == pytest.approx(found.power, rel=0.05)
+    assert devices.lines[1].get_ydata()[0] == 16
+    assert devices.get_ylim()[0] == 0.0
+    assert 16 < devices.get_ylim()[1] < 1.2 * 16
+
+
 def test_the_command_shows_a_page_and_takes_settings(tmp_path, capsys):
     path = tmp_path / "campus.yaml"
     path.write_text(files.yaml_text(PLAIN))

@@ -110,6 +110,16 @@ def test_a_wrong_line_is_told_with_its_number(tmp_path, text, sentence):
     assert sentence in str(error.value)
 
 
+@pytest.mark.parametrize(("seconds", "tries"), [(1, 1), (1, 2), (3600, 2)])
+def test_attempts_count_however_short_they_are(tmp_path, seconds, tries):
+    """A job runs as long as all its attempts together, and has the devices of the last of them."""
+    ends = [(f"2017-10-07 0{hour}:00:00", f"2017-10-07 0{hour + seconds // 3600}:00:{seconds % 3600:02d}") for hour in (1, 4)[:tries]]
+    details = [GPUS, GPUS[:1]][-tries:]
+    attempts = [{"start_time": begin, "end_time": end, "detail": held} for (begin, end), held in zip(ends, details, strict=True)]
+    found = read(tmp_path, json.dumps([{**PHILLY[0], "attempts": attempts}]), "philly.json")
+    assert (found.time.tolist(), found.devices.tolist()) == ([1.0 * tries * seconds], [2])
+
+
 def test_wrong_attempts_are_told(tmp_path):
     wrong = [{**PHILLY[0], "attempts": [{"start_time": 3}]}]
     with pytest.raises(SpecError, match="attempts: expected a list of attempts with start_time, end_time and detail"):

@@ -11,6 +11,9 @@ from crossflow.hardware.architecture.network import Congestion, NeighbourJob
 from crossflow.hardware.mapping.congestion import slowdown
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.program.builder import ProgramBuilder
+from crossflow.program.file import write_program
+from crossflow.program.kernels import Product
 
 PATTERNS = ("ring", "chain", "all-to-all", "tree")
 
@@ -335,6 +338,26 @@ def test_a_prediction_tells_what_sharing_costs():
     assert any(note.startswith("congestion changes the step by +") for note in prediction.notes)
     assert prediction.trust.level == "extrapolated"
     assert "congestion" not in crossflow.predict(TRAINING).to_dict()
+
+
+def test_a_program_tells_of_messages_between_nodes_and_of_no_others(tmp_path):
+    """Not of those within a node, of nothing, or of a measured time; each is slowed as links by themselves say."""
+    built = ProgramBuilder(name="messages", dtype="bf16", axes={"tp": 8, "pair": 2, "dp": 4})
+    built.compute("up", Product(m=4096, n=4096, k=4096))
+    for collective, size, axis, time in [
+        ("all_reduce", 1e8, "tp", None), ("all_gather", 1e8, "dp", None), ("all_to_all", 1.0, "pair", None),
+        ("broadcast", 0.0, "dp", None), ("reduce_scatter", 1e8, "dp", 1e-3),
+    ]:  # fmt: skip
+        built.send(collective, size, [axis], time=time)
+    path = write_program(built.build(samples=8), tmp_path / "messages.program.json")
+    told = crossflow.predict({"system": TRAINING["system"], "workload": str(path)}, {SHARED: BUSY}).to_dict()["congestion"]
+    net = Network(package=Topology(kind="switch", nodes=8), cluster=Topology(kind="fat-tree", nodes=8, group=2, oversubscription=2))
+    shared = Congestion(jobs=jobs(*BUSY["jobs"]), placement=BUSY["placement"])
+    rows = {(row["collective"], row["ranks"]): row for row in told["collectives"]}
+    assert rows.keys() == {("all_gather", 4), ("all_to_all", 2)}
+    for (name, ranks), pattern in zip(rows, ("ring", "all-to-all"), strict=True):
+        alone = slowdown(shared, net, rows[name, ranks]["devices_apart"], ranks, pattern)
+        assert rows[name, ranks]["slowdown"] == pytest.approx(alone.priced, rel=1e-12)
 
 
 def test_points_of_a_sweep_are_their_own_predictions():

@@ -12,9 +12,10 @@ from crossflow.__main__ import main
 from crossflow.answers.explanation.answers import DIVIDED, paces
 from crossflow.answers.explanation.decisions import KINDS, LEAST, TIMED, in_order, of_the_chip, overrides
 from crossflow.answers.explanation.designs import Design
-from crossflow.answers.explanation.moves import moves
+from crossflow.answers.explanation.moves import moves, names_of
 from crossflow.answers.explanation.sensitivity import explain
 from crossflow.answers.scenario import load
+from crossflow.base.errors import SpecError
 from crossflow.edges.explore import scenario as page
 
 SERVICE = {"model": "llama3-8b", "prompt": 512, "output": 64}
@@ -125,6 +126,38 @@ def test_software_that_a_scenario_leaves_to_its_default_is_named_with_its_settin
     told = overrides(design, move.settings)
     assert told == ("software.like=vllm", "software.engine.requests=2048")
     assert load(file, told).stack.engine.requests == 2048
+
+
+TYPES = {"dtype": "weight", "weight_dtype": "weight", "kv_dtype": "cache"}  # with what a type is smaller in
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8", "int8"])
+@pytest.mark.parametrize("kept", [{}, {"weight_dtype": "int4"}, {"kv_dtype": "fp8"}, {"kv_dtype": "bf16"}])
+def test_types_that_are_offered_are_those_that_make_weights_or_the_cache_smaller(dtype, kept):
+    """All of them and no others, by the bits that the job itself stores; scales of blocks are less than a bit each."""
+
+    def service(**given):
+        workload = {**SERVICE, "task": "serving", "global_batch": 8, "dtype": dtype, **kept, **given}
+        data = {"system": {"template": "gb200-nvl72", "devices": 8}, "workload": workload, "strategy": "tp8", "software": "vllm"}
+        return crossflow.from_dict(data)
+
+    def bits(scenario, size):
+        return int(8 * getattr(scenario.job().own, size))
+
+    scenario = service()
+    offered = [move.settings for move in moves(Design(settings={}, scenario=scenario, quantities={})) if move.kind == "type"]
+    for name, size in TYPES.items():
+        told = {settings[f"workload.{name}"] for settings in offered if f"workload.{name}" in settings}
+        own = service(weight_dtype=None) if name == "dtype" else scenario
+        narrower, refused = set(), set()
+        for other in names_of(type(scenario.workload).model_fields[name].annotation):
+            try:
+                made = service(**{"weight_dtype": None, name: other})
+            except SpecError:  # such as products in which the device does not compute
+                refused.add(other)
+                continue
+            narrower |= {other} if bits(made, size) < bits(own, size) else set()
+        assert told - refused == narrower, name
 
 
 def test_decisions_about_a_chip_stand_where_their_kind_does(explained):

@@ -13,12 +13,13 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.evaluation.replaying import engines_of, replayed_on
-from crossflow.answers.fleets.demand import RequestWork, engines_needed, unread
+from crossflow.answers.fleets.demand import RequestWork, _first_due, _last_due, engines_needed, unread
+from crossflow.answers.fleets.front import loads
 from crossflow.answers.fleets.growing import least
 from crossflow.answers.fleets.kinds import FleetKind, fills, kinds_of, site_of
 from crossflow.answers.fleets.ranking import plan_fleets
 from crossflow.answers.fleets.searching import FleetQuestion, searched
-from crossflow.answers.fleets.sizing import FleetTask, sized
+from crossflow.answers.fleets.sizing import FleetTask, guessed, sized
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import requests_of
 from crossflow.base.errors import CrossflowError
@@ -127,12 +128,91 @@ def test_prompts_apart_have_the_cheapest_pair_of_pools():
     assert not enough or found.devices == min(enough)
 
 
+def few(**more):
+    """So few requests that every fleet can be replayed."""
+    return variant(scenario(), {"requests.count": 80, "requests.arrivals.rate": "60 1/s", **more})
+
+
+@pytest.mark.parametrize("share", [0.8, 1.0])
+def test_of_few_requests_the_cheapest_pair_of_pools_is_that_of_all_pairs(share):
+    """And about what it costs is guessed before."""
+    apart = {"workload.serving.prefill": [{"strategy": "tp1", "workers": 1}], "strategy": ["tp1"], ROUTER: ["least_loaded"]}
+    kind = kinds_of(few(), apart, requests_of(few()), 5)[0]
+    task = FleetTask(scenario=few(), kind=kind, most=5, share=share, priced=True)
+    found, site = sized(task), site_of(few(), kind, requests_of(few()), 5)
+    pairs = [(n, m) for n in range(1, 5) for m in range(1, 6 - n)]
+    enough = [n + m for n, m in pairs if replayed_figures(site.scenario_of(n, m), requests_of(few())).attained >= share]
+    assert found.found
+    assert found.writers + found.readers == found.devices == min(enough)
+    assert guessed(task).cost == pytest.approx(found.rent, rel=0.5)
+
+
+@functools.lru_cache
+def few_fleets(price="2 USD/hour"):
+    space = {**LAYOUTS, ROUTER: ["round_robin", "least_loaded"]}
+    return plan_fleets(few(**{"system.operation.price": price}), share=0.9, space=space, jobs=1, top=2)
+
+
+def test_fleets_are_listed_in_order_and_every_kind_is_accounted_for():
+    fleets = few_fleets()
+    assert [one.rank for one in fleets] == [1, 2]
+    assert fleets[0].usd_per_hour <= fleets[1].usd_per_hour == pytest.approx(2.0 * fleets[1].devices)
+    assert all(one.figures["attained"] >= 0.9 for one in fleets)
+    assert len(fleets) + len(fleets.refused) == fleets.run.kinds == 4
+    told = [float(reason.split()[2]) for _, reason in fleets.refused if reason.startswith("it takes")]
+    assert told
+    assert min(told) >= fleets[1].usd_per_hour
+    assert (fleets.to_dict()["ordered_by"], fleets.to_dict()["searched"]) == ("usd_per_hour", 4)
+    assert f"{fleets[0].usd_per_hour:.4g} USD/hour" in repr(fleets)
+
+
+def test_dearer_devices_make_dearer_fleets_and_no_others():
+    one, other = few_fleets(), few_fleets("6 USD/hour")
+    assert [fleet.name for fleet in one] == [fleet.name for fleet in other]
+    assert [3.0 * fleet.rent for fleet in one] == pytest.approx([fleet.rent for fleet in other], rel=1e-12)
+
+
+def test_more_and_fewer_engines_work_on_as_many_requests_as_littles_law_says():
+    """Requests in engines are those that arrive in a second times how long each takes; the fleet itself is among them."""
+    fleets = few_fleets()
+    site = site_of(fleets.scenario, fleets[0].kind, requests_of(fleets.scenario), 4 * fleets[0].devices)
+    found = loads(fleets.scenario, fleets[0])
+    assert [one.engines for one in found] == sorted({one.engines for one in found})
+    for one in found:
+        figures = replayed_figures(site.scenario_of(one.engines), site.trace)
+        rate = one.device_rate * site.devices(one.engines) / site.trace.output.mean()  # of requests
+        assert one.concurrency * one.engines == pytest.approx(rate * figures.latency["e2e_s"]["mean"], rel=1e-6)
+        assert one.user_rate == pytest.approx(1.0 / figures.latency["tpot_s"]["p50"], rel=1e-9)
+    (own,) = [one for one in found if one.engines == fleets[0].writers]
+    assert (own.user_rate, own.device_rate) == pytest.approx((fleets[0].user_rate, fleets[0].device_rate), rel=1e-9)
+
+
+def test_the_picture_of_fleets_has_their_points_and_says_what_its_axes_are():
+    fleets = few_fleets()
+    (axis,) = fleets.plot().figure.axes
+    points = [(one.user_rate, one.device_rate) for one in loads(fleets.scenario, fleets[0])]
+    assert np.array(axis.lines[0].get_xydata()) == pytest.approx(np.array(points), rel=1e-12)
+    assert "user" in axis.get_xlabel()
+    assert "device" in axis.get_ylabel()
+    assert axis.get_ylim()[0] == 0.0
+
+
 def test_bounds_of_work_are_the_load_of_the_busiest_interval():
     arrival = np.arange(10.0)
     asked = RequestWork(arrival=arrival, due=arrival + 1.0, work=np.full(10, 2.0))
     assert engines_needed(asked, 0) == pytest.approx(2.0, rel=1e-5)
     assert engines_needed(asked, 10) == 0.0
     assert engines_needed(RequestWork(arrival=arrival, due=np.full(10, np.inf), work=arrival), 0) == 0.0
+
+
+@pytest.mark.parametrize("whole", [None, "500 ms"])
+def test_a_request_is_due_when_its_targets_say_by_hand(whole):
+    """300 ms to the first token, 12 ms to each further one, and no more than the whole request may take."""
+    targets = {"ttft": "300 ms", "tpot": "12 ms", **({"e2e": whole} if whole else {})}
+    trace = requests_of(few(**{"requests.targets": targets}))
+    most = 0.5 if whole else np.inf
+    assert _first_due(trace).tolist() == pytest.approx([0.3] * len(trace))
+    assert _last_due(trace) == pytest.approx(np.minimum(0.3 + 0.012 * (trace.output - 1), most))
 
 
 def test_blocks_that_came_before_need_not_be_read():
@@ -167,6 +247,17 @@ def test_where_nothing_is_enough_the_largest_fleets_are_shown():
     assert one[0].writers == 8
     assert one[0].rank is None
     assert "no fleet has 99 %" in one.notes[-1]
+
+
+@pytest.mark.parametrize(("layout", "each"), [("tp1", 1), ("tp2", 2)])
+def test_where_nothing_is_enough_prompts_have_half_of_the_devices(layout, each):
+    """And engines that write all the others: half is the division that leaves neither pool without room."""
+    one = variant(_strict(), {"requests.count": 40})
+    apart = {"workload.serving.prefill": [{"strategy": layout, "workers": 1}], "strategy": ["tp1"], ROUTER: ["least_loaded"]}
+    found = sized(FleetTask(scenario=one, kind=kinds_of(one, apart, requests_of(one), 8)[0], most=8, share=0.97, priced=True))
+    assert found.nearest
+    assert found.readers * each == found.writers == 4
+    assert found.devices == 8
 
 
 def _strict():

@@ -10,7 +10,21 @@ import pytest
 from rich.console import Console
 from timelines import pipeline
 
-from crossflow.edges.trace.gantt import COMPUTES, EXPOSED, HOSTED, MOST_ROWS, WAITS, draw_gantt, family, gantt_of, pieces_of
+from crossflow.edges.trace.gantt import (
+    COMPUTES,
+    EXPOSED,
+    HOSTED,
+    MOST_ROWS,
+    THICK,
+    WAITS,
+    draw_gantt,
+    draw_memory,
+    family,
+    gantt_figure,
+    gantt_of,
+    pieces_of,
+    rows_height,
+)
 from crossflow.edges.trace.text import IDLE, KINDS, MOST_LINES, filling, gantt_lines, text_gantt
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -123,6 +137,52 @@ def test_memory_is_of_the_fullest_and_the_emptiest(given):
 )
 def test_kinds_of_passes(label, kind):
     assert family(label) == kind
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10, 20, 200])
+def test_rows_are_as_high_as_their_names_until_they_fill_a_page(given, rows):
+    """10 rows of 0.3 inches are 3 inches; a lone one leaves room for its axis, and no number of them is higher than a page."""
+    chart = dataclasses.replace(gantt_of(given), rows=("stage",) * rows)
+    assert rows_height(chart) == pytest.approx(min(max(0.3 * rows, 0.8), 10.0), rel=1e-12)
+
+
+def test_what_is_drawn_lies_in_the_row_of_its_device_and_is_as_large_as_its_time(given):
+    """Areas of what is drawn are those of the pieces, in each row; the first device is on top, and all rows are within the axes."""
+    chart = gantt_of(given)
+    axis = gantt_figure(chart).axes[0]
+    assert axis.get_xlim() == chart.span
+    assert axis.get_ylim()[1] < -0.5
+    assert axis.get_ylim()[0] > len(chart.rows) - 1 + 0.5
+    areas = np.zeros(len(chart.rows))
+    for shape in axis.patches:
+        if shape.get_zorder() == 2:  # pieces, between the pale bands and the frames
+            for corners in shape.get_path().vertices.reshape(-1, 5, 2):
+                (left, above), (right, below) = corners.min(axis=0), corners.max(axis=0)
+                row = round((above + below) / 2)
+                assert row - 0.5 < above <= below < row + 0.5
+                areas[row] += (right - left) * (below - above)
+    drawn = [time_in(chart.pieces, chart.pieces.row == row) for row in range(len(chart.rows))]
+    assert areas == pytest.approx(THICK * np.array(drawn), rel=1e-9)
+    told = [float(text.get_text().removesuffix(" %")) for text in axis.texts if text.get_text().endswith(" %")]
+    assert told == pytest.approx(100 * chart.utilisation, abs=0.5)
+
+
+@pytest.mark.parametrize(("capacity", "there"), [(1.2, True), (100.0, False)])
+def test_memory_is_drawn_as_large_as_it_is(given, capacity, there):
+    """In GiB, with what a device has where that is near what the fullest holds, and else told to be above."""
+    from matplotlib.figure import Figure
+
+    chart = gantt_of(given)
+    fullest = max(float(line.held.max()) for line in chart.memory)
+    axis = Figure().subplots()
+    draw_memory(axis, dataclasses.replace(chart, capacity=capacity * fullest))
+    held = [float(np.max(line.get_ydata())) for line in axis.lines]
+    assert held == pytest.approx([float(line.held.max()) / 2**30 for line in chart.memory] + [capacity * fullest / 2**30], rel=1e-12)
+    bottom, top = axis.get_ylim()
+    assert bottom == 0
+    assert (top > held[-1]) == there
+    assert fullest / 2**30 < top
+    assert any(text.get_text().endswith(", above") for text in axis.get_legend().get_texts()) != there
 
 
 @pytest.mark.thorough

@@ -545,6 +545,34 @@ def test_the_page_of_a_file_has_its_notes():
     assert "vision tower" in show.look_up(str(CONFIGS["qwen2-vl-7b"])).notes
 
 
+RATIOS = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+
+
+@pytest.mark.parametrize(("layers", "ratios"), [(61, None), (4, [0, 4, 0, 128]), (3, [128, 4, 0])])
+def test_kinds_of_compressed_layers_are_the_same_in_words_and_in_numbers(tmp_path, layers, ratios):
+    """A ratio of each layer, and what newer files call it."""
+    ratios = ratios or config("deepseek-v4-pro")["compress_ratios"][:layers]
+    numbers = config("deepseek-v4-pro", num_hidden_layers=layers, compress_ratios=ratios, num_nextn_predict_layers=0)
+    words = {**numbers, "layer_types": [RATIOS[ratio] for ratio in ratios]}
+    del words["compress_ratios"]
+    one, other = (read(written(tmp_path, fields))[0] for fields in (numbers, words))
+    assert one == other
+    assert [one.compressed.ratios[i % len(one.compressed.ratios)] for i in range(layers)] == ratios
+
+
+@pytest.mark.parametrize("marks", [[0, 0, 0] + [1] * 57, [1, 0] * 30])
+def test_layers_of_sparse_attention_are_the_same_in_words_and_in_marks(tmp_path, marks):
+    names = ["minimax_m3_sparse" if mark else "full_attention" for mark in marks]
+    text = config("minimax-m3")["text_config"]
+    rest = {key: value for key, value in text["sparse_attention_config"].items() if key != "sparse_attention_freq"}
+    marked = config("minimax-m3", text_config={**text, "sparse_attention_config": {**rest, "sparse_attention_freq": marks}})
+    named = config("minimax-m3", text_config={**text, "sparse_attention_config": rest, "layer_types": names})
+    one, other = (read(written(tmp_path, given))[0] for given in (marked, named))
+    assert one == other
+    assert [one.sparse.pattern[i % len(one.sparse.pattern)] for i in range(60)] == ["full" if mark else "dense" for mark in marks]
+
+
+# ------------------------------------------------------------------------------------------ wrong files
 # ------------------------------------------------------------------------------------------ wrong files
 
 KNOWN = ", ".join(families())

@@ -12,7 +12,9 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError, folded, known_name
-from crossflow.hardware.technology.library import load_library
+from crossflow.hardware.technology.library import KINDS, load_library
+from crossflow.program import Product, ProgramBuilder
+from crossflow.program.file import write_program
 
 STEP = {"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8", "software": "megatron-core"}
 DESIGN = {"system": "reference-training", "workload": "lstm-16k", "strategy": "d8"}
@@ -70,6 +72,31 @@ def test_points_and_studies_take_names_in_any_case():
     values = read_study({"name": "s", "scenario": DESIGN, "sweep": sweep}).values
     assert values["system.technology.memory"] == ["HBM3", "HBM4"]
     assert "techlib.memory.HBM3.access_latency" in values
+
+
+def test_a_component_of_a_library_is_shown_as_that_library_has_it():
+    """One of every kind of every shipped library, by its whole name; several libraries have components of one name."""
+    shown = 0
+    for library in files.catalogue("techlibs"):
+        for kind in KINDS:
+            for name in load_library(library).names(kind)[:1]:
+                sheet = look_up(f"{library}/{kind}/{name}")
+                assert (sheet.name, sheet.kind) == (name, f"{kind.replace('_', '-')} of technology library {library}")
+                shown += 1
+    assert shown > 20
+
+
+def test_a_file_is_shown_as_what_it_is(tmp_path):
+    """A model of Hugging Face, a program, or what else stands in it."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 100,
+              "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 64}  # fmt: skip
+    (tmp_path / "model.json").write_text(json.dumps(config))
+    built = ProgramBuilder(name="steps")
+    built.compute("up", Product(m=64, n=64, k=64))
+    write_program(built.build(), tmp_path / "step.program.json.gz")
+    (tmp_path / "notes.yaml").write_text(yaml.safe_dump({"name": "mine"}))
+    kinds = {name: look_up(str(tmp_path / name)).kind for name in ("model.json", "step.program.json.gz", "notes.yaml")}
+    assert kinds == {"model.json": "Hugging Face model", "step.program.json.gz": "program", "notes.yaml": "file"}
 
 
 def test_show_finds_units_of_lists_in_any_case():

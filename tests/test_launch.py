@@ -16,6 +16,7 @@ from crossflow.edges.launch.shell import read_script
 from crossflow.edges.launch.sources import KINDS as SOURCES
 from crossflow.edges.launch.table import read_flags, table
 from crossflow.parallel.strategy.legality import legal_plans, plan_problem
+from crossflow.parallel.strategy.stages import stage_layers
 from crossflow.parallel.strategy.transformers import plan_of
 
 FOLDER = Path(__file__).parent / "data" / "launch"
@@ -206,6 +207,33 @@ def test_modules_that_a_script_names_and_its_model_lacks_are_told():
     assert launch.scenario().strategy.recompute_modules == ("layernorm", "mlp")
     told = [remark.why for remark in launch.unmodelled if remark.flag == "--recompute-modules"]
     assert told == ["gdn: predicted as kept", "moe: nothing of the model is that"]
+
+
+@pytest.mark.parametrize(("experts", "dense"), [({"every": 1}, False), ({"every": 2}, True), ({"dense_layers": 1}, True)])
+def test_layers_without_experts_are_done_again_where_there_are_some(experts, dense):
+    mixture = {"experts": {"count": 8, "active": 2, **experts}}
+    launch = read(
+        write(llama("tp8-dp8-sp-sel:norm", **mixture), "megatron").replace(
+            "--recompute-modules layernorm", "--recompute-modules layernorm mlp"
+        )
+    )
+    assert ("mlp" in launch.scenario().strategy.recompute_modules) == dense
+    assert any("mlp: nothing of the model is that" in remark.why for remark in launch.unmodelled) != dense
+
+
+@pytest.mark.parametrize("virtual", [1, 2])
+@pytest.mark.parametrize(("embedding", "loss"), [(True, True), (True, False), (False, True)])
+def test_the_embedding_and_the_loss_count_as_layers_of_their_stages(embedding, loss, virtual):
+    """All stages have as much where each of both counts as a layer; layers are conserved."""
+    ends = {"embedding": embedding, "loss": loss}
+    flags = "".join(f"--account-for-{name}-in-pipeline-split " for name, counts in ends.items() if counts)
+    text = write(llama(f"tp8-dp2-pp4{'-v2' if virtual > 1 else ''}-z1-sp"), "megatron")
+    layers = 80 - embedding - loss
+    plan = read(text.replace("--num-layers 80", f"{flags}--num-layers {layers}")).scenario().strategy
+    sizes = plan.stage_layers or stage_layers(layers, 4 * virtual)  # those that a plan has by itself are not said
+    assert sum(sizes) == layers
+    counted = [size + embedding * (i == 0) + loss * (i == len(sizes) - 1) for i, size in enumerate(sizes)]
+    assert counted == [80 // (4 * virtual)] * 4 * virtual
 
 
 def test_what_no_flag_says_comes_back_from_comments():
@@ -607,6 +635,17 @@ def test_a_comment_does_not_contradict_a_flag():
         read("# crossflow: workload.kv_dtype: bf16\nvllm serve llama3-8b --kv-cache-dtype fp8\n")
     with pytest.raises(SpecError, match="a flag says it too; remove the comment"):
         read("# crossflow: workload.sequence: 8\n{}\n".replace("{}", "deepspeed --deepspeed_config c train.py --max_seq_length 4"))
+
+
+@pytest.mark.parametrize(
+    "before", ["", "\n", "\n\n# mine\n", "# crossflow: system: dgx-h100\n", "#!/bin/bash\n# crossflow: system: dgx-h100\n\n"]
+)
+def test_what_is_wrong_in_a_comment_is_told_at_its_line_wherever_it_stands(before):
+    for comment in ("workload.kv_dtype: bf16", "strategy.tp: 4", "system:"):
+        with pytest.raises(SpecError) as caught:
+            read(f"{before}# crossflow: {comment}\nvllm serve llama3-8b --kv-cache-dtype fp8\n")
+        told = [(problem.line, problem.path) for problem in caught.value.problems]
+        assert told == [(before.count("\n") + 1, comment.partition(":")[0])]
 
 
 def test_unknown_flags_and_other_kinds_are_told():

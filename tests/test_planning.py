@@ -9,8 +9,10 @@ import pytest
 import crossflow
 from crossflow import evaluate
 from crossflow.answers.planning import planner
+from crossflow.answers.planning.foreign import instead_of
 from crossflow.answers.planning.opening import as_settings
 from crossflow.answers.planning.question import Question
+from crossflow.answers.planning.requesting import _is_document
 from crossflow.answers.score import MARGIN, Score, larger_is_better
 from crossflow.answers.study.reading import read_study
 from crossflow.base.errors import CrossflowError, SpecError
@@ -320,6 +322,31 @@ def test_predictions_say_how_the_strategy_was_chosen():
 )
 def test_settings_are_taken_in_any_form(settings):
     assert crossflow.load({**DLRM, "strategy": "dense ddp, embedding mp"}, settings).devices == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "scenario"),
+    [
+        ("[]", False), ("[1, 2]", False), ('{"rows": [1]}', False), ("7", False), ("{", False), ('{"requests": []}', True),
+        ('{"system": "dgx-h100", "workload": "llama3-8b"}', True),
+    ],
+)  # fmt: skip
+def test_a_json_file_of_requests_is_a_document_only_where_it_has_a_section_of_one(tmp_path, text, scenario):
+    path = tmp_path / "requests.json"
+    path.write_text(text)
+    assert _is_document(path) == scenario
+    assert not _is_document(path.rename(tmp_path / "requests.jsonl"))
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, {"tp": 8, "dp": 1}, {"tp": 1, "dp": 8}])
+def test_experts_over_all_ranks_are_a_plan_that_can_be_run(degrees):
+    """What is answered to an option of a server is a plan of those devices, on which it is legal."""
+    words = [(name, str(value)) for name, value in degrees.items()] + [("enable_expert_parallel", "")]
+    answer = instead_of(words, ["--strategy", "--set"], {"model": "mixtral-8x7b", "on": "dgx-h100"})
+    strategy = answer.removeprefix("--strategy ")
+    found = crossflow.load({"system": "dgx-h100", "workload": {"model": "mixtral-8x7b", "global_batch": 64}, "strategy": strategy})
+    assert found.strategy.devices == 8
+    assert found.strategy.ep == 8
 
 
 def test_settings_may_be_keywords_and_scenarios():

@@ -117,6 +117,24 @@ def test_objectives_are_those_of_predictions_one_by_one(run, brute, measure, mea
     assert best(found) == DESIGNS[int(np.where(runs, wanted, np.inf).argmin())]
 
 
+def test_all_draws_come_to_the_mean_of_each_alone():
+    """Of figures, of what is missed, and of how often; the weighted mean of members is one of logarithms, here of one draw by hand."""
+    problem = read_study(study(columns=["power_w"])).runs[0].problem
+    some = every(problem.space).take(np.array([0, 1, 3]))
+    whole = problem.evaluate(some).rows
+    each = [dataclasses.replace(problem, draws={path: values[[k]] for path, values in problem.draws.items()}) for k in range(problem.count)]
+    alone = [one.evaluate(some).rows for one in each]
+    for name in [name for name in whole if name.startswith(("step_time_s", "power_w", "violation"))]:
+        assert list(whole[name]) == pytest.approx(np.mean([rows[name] for rows in alone], axis=0), rel=1e-9), name
+    failed = sum(np.array([reason is not None for reason in rows["reason"]], dtype=int) for rows in alone)
+    assert [None if reason is None else reason.partition("(in ")[2] for reason in whole["reason"]] == [
+        f"{count} of 3 draws)" if count else None for count in failed
+    ]
+    assert 0 < failed[1] < 3
+    train, decode = (alone[0][f"step_time_s.{member}"] for member in MEMBERS)
+    assert list(alone[0]["step_time_s"]) == pytest.approx(np.exp(WEIGHTS @ np.log([train, decode])), rel=1e-9)
+
+
 @pytest.mark.thorough
 def test_columns_of_members_are_their_means_over_the_draws(run, brute):
     found = run(columns=["power_w"])

@@ -13,8 +13,8 @@ from sampled import every
 import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.explanation import sensitivity, trials
-from crossflow.answers.explanation.parameters import GROUPS
-from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, explain
+from crossflow.answers.explanation.parameters import GROUPS, parameters
+from crossflow.answers.explanation.sensitivity import FACTORS, NOTHING, OVERDRIVE, _of_idle_units, explain
 from crossflow.answers.explanation.tornado import draw, tornado
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse, show
@@ -130,6 +130,23 @@ def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
     of_16_bits = [found.effect(f"system.throughput.{one}") for one in ("bf16", "fp16")]
     assert {effect.parameter.path.rpartition(".")[2] for effect in of_16_bits if effect.gain is None} == idle
     assert all(effect.surprise is None for effect in of_16_bits)
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp16", "bf16", "tf32"])
+@pytest.mark.parametrize(
+    ("workload", "wide"),
+    [
+        ({"model": "gemm", "m": 512, "n": 512, "k": 512}, False),
+        ({"model": "lstm", "hidden": 1024, "vocabulary": 1000, "sequence": 8, "global_batch": 64}, False),
+        ({"model": "llama3-8b", "global_batch": 8}, True),
+    ],
+)
+def test_a_rate_of_16_bits_is_idle_where_no_product_computes_in_its_type(workload, wide, dtype):
+    """A product and an LSTM compute all in their own type; of a transformer below 16 bits attention stays in bf16."""
+    case = crossflow.from_dict({**H100, "strategy": "d1" if not wide else "tp1", "workload": {**workload, "dtype": dtype}})
+    used = {dtype} | ({"bf16"} if wide and dtype == "fp8" else set())
+    idle = {number.path for number in parameters(case) if _of_idle_units(number, case)}
+    assert idle == {f"system.throughput.{one}" for one in {"fp16", "bf16"} - used}
 
 
 def test_decisions_divide_budgets_anew_and_keep_their_promise(case, explained):
@@ -256,6 +273,25 @@ def test_no_parameter_gains_more_than_the_limiting_one_and_stays_feasible(case, 
         points[number.path][2 * i : 2 * i + 2] = min(number.value * 1.1, number.quantity.le or math.inf), number.value / 1.1
     score = crossflow.evaluate(case, points)
     assert score.step_time[score.feasible].min() == pytest.approx(explained.limiting.value, rel=1e-12)
+
+
+@pytest.fixture(scope="module")
+def launch_bound():
+    return explain(crossflow.from_dict({**H100, "workload": {"model": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "fp16"}}))
+
+
+@pytest.mark.parametrize("name", ["launch_bound", "memory_bound", "explained"])
+def test_what_is_told_first_can_be_built_and_shares_are_those_of_a_whole(name, request):
+    """The parameter that limits is no obstructed one, what to build is no constant of the model, and no share is nothing."""
+    found = request.getfixturevalue(name)
+    groups = {effect.parameter.path: effect.group for effect in found.effects}
+    assert not found.limiting.obstructed
+    assert groups[found.lever.changes[0].path] != "constant"
+    assert min(found.bound.values()) > 0.0
+    assert sum(found.bound.values()) == pytest.approx(1.0, rel=1e-9)
+    assert list(found.bound.values()) == sorted(found.bound.values(), reverse=True)
+    assert not {effect.parameter.path for effect in found.effects} & set(found.fixed)
+    assert all(effect.surprise is None for effect in found.effects if effect.parameter.path.endswith(OVERDRIVE))
 
 
 def test_every_answer_equals_its_evaluation_alone(case, explained):

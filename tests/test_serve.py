@@ -506,6 +506,9 @@ def test_files_are_written(file, tmp_path, capsys):
     for row in {event["tid"] for event in slices}:  # requests of a row do not overlap
         mine = sorted((event["ts"], event["ts"] + event["dur"]) for event in slices if event["tid"] == row)
         assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(mine))
+    counted = [event for event in events if event["ph"] == "C" and event["name"] == "requests"]
+    last = max(event["ts"] + event["dur"] for event in slices)
+    assert all(0.0 <= event["ts"] <= last for event in counted)  # from the first arrival, as slices
     capsys.readouterr()
     assert main(["serve", str(file), "-o", str(tmp_path / "x.txt")]) == 2
     assert "a picture ends in .png or .svg" in capsys.readouterr().err

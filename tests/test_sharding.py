@@ -198,12 +198,14 @@ def test_memory_is_never_exceeded_and_what_does_not_fit_is_told():
 # ------------------------------------------------------------------------------------------ the step
 
 
-def test_the_step_on_all_ranks_is_that_of_its_file_and_of_every_device_by_itself(tmp_path):
-    scenario = model("naive")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_step_on_all_ranks_is_that_of_its_file_and_of_every_device_by_itself(tmp_path, ranks):
+    system = {**SYSTEM, "devices": ranks}
+    scenario = model("naive", system=system)
     predicted = predict(scenario)
     program = recommendation_program(scenario)
-    assert program.classes == 4
-    assert predict(scenario_of(program, tmp_path, SYSTEM, software="torchrec")).step_time == pytest.approx(predicted.step_time, rel=1e-12)
+    assert program.classes == ranks
+    assert predict(scenario_of(program, tmp_path, system, software="torchrec")).step_time == pytest.approx(predicted.step_time, rel=1e-12)
     assert simulate(scenario).total == pytest.approx(predicted.step_time, rel=1e-12)
 
 

@@ -365,6 +365,28 @@ def test_what_no_range_is_is_told_with_its_path(refused):
     assert "'legal' belongs in the space of a search" in refused({"strategy": "legal"}, scenario=LAYERED)
 
 
+SERVED = {"model": "llama2-7b", "task": "serving", "prompt": 512, "output": 64, "global_batch": 32}
+USUAL = {
+    "a step": (LAYERED, "step_time_s"),
+    "a service": ({**LAYERED, "workload": SERVED, "strategy": "tp8-dp4"}, "e2el_s"),
+    "a run of months": (
+        {**LAYERED, "run": {"tokens": 1e12, "failures": {"device": {"rate": "1 1/year", "per": "node", "detection": "5 min"}}}},
+        "run.time_s",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", USUAL)
+@pytest.mark.parametrize("given", [None, "energy_j", ["samples_per_second", "power_w"]])
+def test_a_search_has_the_objectives_that_its_file_names_or_else_what_is_usual(written, kind, given):
+    scenario, usual = USUAL[kind]
+    named = {} if given is None else {"objectives": given}
+    searches = {"every": {"searcher": "exhaustive"}}
+    path = written({}, scenario=scenario, space={"strategy": ["tp8-dp4", "dp32-tp1"]}, searches=searches, **named)
+    wanted = [usual] if given is None else [given] if isinstance(given, str) else given
+    assert [objective.name for objective in read_study(path).runs[0].problem.objectives] == wanted
+
+
 def test_one_objective_needs_no_list(written, tmp_path):
     searches = {"every": {"searcher": "exhaustive"}}
     path = written({}, scenario=LAYERED, space={"strategy": ["tp8-dp4", "dp32-z3"]}, objectives="step_time_s", searches=searches)

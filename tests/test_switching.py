@@ -271,6 +271,17 @@ def test_prices_of_a_batch_are_as_they_are_alone():
     assert np.isnan(alone).tolist() == [False, True, False]
 
 
+def test_a_medium_that_a_design_does_not_use_needs_no_price():
+    """Eight racks need uplinks, one has none of them: there an uplink without a price costs nothing, beside another as alone."""
+    devices, uplinks = [576, 72], ["CPO-200G", "NDR-x8"]
+    sweep = {"system.devices": devices, "system.devices_per_node": devices, "strategy": [f"tp8-dp{n // 8}" for n in devices]}
+    both = evaluate(scenario(576, uplink="CPO-200G"), {**sweep, "system.technology.intra_uplink": uplinks})
+    alone = [evaluate(scenario(n, uplink=uplink)).cost[0] for n, uplink in zip(devices, uplinks, strict=True)]
+    assert both.cost == pytest.approx(alone, rel=1e-12)
+    assert alone[1] == evaluate(scenario(72)).cost[0]
+    assert np.isnan(evaluate(scenario(576, uplink="NDR-x8")).cost[0])
+
+
 def test_spare_lanes_cost_and_carry_nothing():
     plain, spared = (scenario(72, network=network) for network in ({}, {"spare": 0.25}))
     one, two = plain.architecture, spared.architecture

@@ -11,57 +11,65 @@ LIMIT = 5  # seconds of processor time that a test may take beyond five times wh
 
 TESTS = {
     "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
-    "nearby one_price spread software events_list attention_kernels experts expert_overlap products power "
-    "unlike shared_links wide_experts tiers tier_anchors",
+    "nearby one_price spread software events_list attention_kernels experts expert_overlap products power unlike shared_links "
+    "wide_experts tiers tier_anchors host_times faster_links",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels "
     "embedding experts wide_experts jax_texts",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
-    "engine/timeline": "pipeline timeline trace compare distsim schedules",
-    "hardware/mapping": "placement topology rings spread links plan collectives congestion congestion_services flows",
+    "engine/timeline": "pipeline timeline trace compare distsim schedules job_timelines cli_timeline",
+    "hardware/mapping": "placement topology rings spread links plan collectives congestion congestion_services flows slices shared_links",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
-    "price operating software paths switching tiers on_chip_only tier_anchors pools structured",
+    "price operating software paths switching tiers on_chip_only tier_anchors pools structured slips makers datatypes silicon",
     "parallel/strategy": "strategy_anchors plan strategy strategies notations hierarchy schedules layer_types stages redivision sharding "
     "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
-    "expert_overlap materialise sparse "
-    "statespace rwkv adapters served_adapters families",
+    "expert_overlap materialise sparse statespace rwkv adapters served_adapters families",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
-    "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters",
-    "engine/lasting": "lasting lasting_runs validation_goodput",
-    "engine/cluster": "cluster cluster_events cluster_sharing",
-    "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points",
-    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels",
+    "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters expert_pools rising_rates images",
+    "engine/lasting": "lasting lasting_runs validation_goodput lasting_shown",
+    "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
+    "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
+    "faster_links rising_rates serve serving congestion congestion_services images",
+    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
-    "wide_experts expert_pools sharding_anchors tiers tier_anchors program",
+    "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
     "transformer_step switches",
     "workload/cluster": "cluster_reading cluster",
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
-    "roofline",
-    "answers/catalogue": "known_names python_guesses",
+    "roofline job_trust places misleading limits",
+    "answers/catalogue": "known_names python_guesses release init",
     "answers/cluster": "cluster cluster_sharing",
-    "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario",
+    "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario job_explanations datatypes "
+    "unlike",
     "answers/fleets": "fleet_search fleet_scenarios fleets",
     "answers/interactive": "interactive python_guesses",
-    "answers/planning": "planning plan comparing diffusion explore_opening strategies",
+    "answers/planning": "planning plan comparing diffusion explore_opening strategies job_plans launch_mending",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario",
     "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
-    "replayed_points",
+    "replayed_points one_way images",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
-    "portfolio",
+    "portfolio parquet sweep_command versions names settings columns plots/plot_kinds plots/plot_files",
     "evidence/calibration": "calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
-    "attention_kernels dropping validation_post_training",
-    "evidence/emulation": "emulation emulation_ledger emulation_replay",
+    "attention_kernels dropping validation_post_training earlier kept_tables published_runs power",
+    "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences",
     "evidence/jax": "jax_texts",
-    "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch",
-    "edges/trace": "trace compare gantt lasting_shown",
-    "edges/explore": "explore_study explore_scenario explore_server explore_helper explore_offline explore_opening",
+    "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch launch_mending other_options",
+    "edges/trace": "trace compare gantt lasting_shown packed cluster serve",
+    "edges/explore": "explore_study explore_scenario explore_server explore_helper explore_offline explore_opening explore_page "
+    "explore_shown security parquet planned_points",
 }
+
+# Files of tests that ask none of these packages, but the command line, files, errors, documents and the release.
+OTHERS = (
+    "bench cli cli_cures cli_words docs errors files import_without_torch layers madmax_studies money moved narrow_pages observed "
+    "platforms provenance python_page scripts signals units"
+)
 
 SCRIPTS = "edges/explore/assets"  # the scripts of pages, asked in Node by the tests of tests/javascript
 PACKAGES = [*TESTS, SCRIPTS]
@@ -78,7 +86,8 @@ def modules_of(package: str) -> list[Path]:
 
 def files_of(package: str) -> list[str]:
     """Test files that answer for a package, and its modules, whose examples do."""
-    return [*(str(ROOT / "tests" / f"test_{name}.py") for name in [*TESTS[package].split(), RECORDED]), str(ROOT / "crossflow" / package)]
+    places = (ROOT / "tests" / name for name in [*TESTS[package].split(), RECORDED])
+    return [*(str(place.with_name(f"test_{place.name}.py")) for place in places), str(ROOT / "crossflow" / package)]
 
 
 def every_file() -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.javascript.node import ASSETS, NODE
 from tests.mutation.mutants import places_of, planted
-from tests.mutation.packages import ROOT, TESTS, files_of, modules_of
+from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -57,6 +57,14 @@ def test_conditions_lose_their_last_part(tmp_path):
 def test_every_package_has_modules_and_tests():
     assert all(modules_of(package) for package in TESTS)
     assert all(Path(file).exists() for package in TESTS for file in files_of(package))
+
+
+def test_every_file_of_tests_answers_for_a_package_or_for_none_that_computes():
+    """So that a new file of tests is asked about mistakes, or is said to be of what is not mutated."""
+    names = {path.stem.removeprefix("test_") for path in (ROOT / "tests").glob("test_*.py")}
+    asked = {name for tests in TESTS.values() for name in tests.split() if "/" not in name}
+    assert asked <= names
+    assert names - asked == set(OTHERS.split()) | {RECORDED}
 
 
 @pytest.mark.thorough  # a tool's own test, in a process that collects a package's

@@ -13,6 +13,7 @@ from crossflow.answers.study.plots.columns import distinct, places_of, rows_with
 from crossflow.answers.study.plots.convergence import convergence_data
 from crossflow.answers.study.plots.heatmap import heatmap_data
 from crossflow.answers.study.plots.lines import line_data
+from crossflow.answers.study.plots.losses import MEMBERS, LossData, LossLine, LossPanel, draw_losses
 from crossflow.answers.study.plots.parallel import parallel_data
 from crossflow.answers.study.plots.pareto import MOST, OTHERS, pareto_data
 from crossflow.answers.study.plots.spec import (
@@ -47,6 +48,41 @@ def view(columns, values=None, **rest):
     return View(columns=held, values=values or {}, **rest)
 
 
+# ------------------------------------------------------------------------------------------ losses
+
+
+def losses_drawn(times, others=(), far=False):
+    """Axis of a picture of designs, whose losses are given, and the heights of what is drawn in it."""
+    named = [LossLine(f"design {i}", list(line)) for i, line in enumerate(times)]
+    panel = LossPanel(MEMBERS, [f"case {i}" for i in range(len(times[0]))], named, [LossLine("draw", list(line)) for line in others])
+    (axis,) = draw_losses(LossData("", "Loss", [panel], far)).axes
+    return axis, [float(y) for line in axis.lines for y in line.get_ydata() if np.isfinite(y)]
+
+
+@pytest.mark.parametrize("most", [1.02, 1.4, 1.9])
+def test_losses_are_drawn_within_their_axis_whatever_their_size(most):
+    """The least is no loss, which stands just above the lower end; the upper end is just above the mark of what cannot run."""
+    axis, heights = losses_drawn([[1.0, most], [most, np.inf]], others=[[1.0, 1.0 + (most - 1.0) / 2]])
+    bottom, top = axis.get_ylim()
+    assert sorted(set(heights))[:2] == pytest.approx([0.0, 50 * (most - 1.0)])
+    mark = max(heights)
+    assert mark > max(100 * (most - 1.0), 1.0)
+    assert 0.0 < (min(heights) - bottom) / (top - bottom) < 0.1
+    assert 0.0 < (top - mark) / (top - bottom) < 0.1
+
+
+@pytest.mark.parametrize("most", [2.5, 40.0])
+def test_ratios_are_drawn_within_their_axis(most):
+    """On a logarithmic one, from the own best that stands at 1."""
+    axis, heights = losses_drawn([[1.0, most], [most, np.inf]], far=True)
+    bottom, top = axis.get_ylim()
+    assert min(heights) == 1.0
+    assert most < max(heights)
+    assert axis.get_yscale() == "log"
+    assert 0.9 < bottom < 1.0 < max(heights) < top < 1.1 * max(heights)
+
+
+# ------------------------------------------------------------------------------------------ columns and axes
 # ------------------------------------------------------------------------------------------ columns and axes
 
 

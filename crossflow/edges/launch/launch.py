@@ -306,6 +306,8 @@ def _commented(parts: Source, found: Found, known: FlagTable) -> tuple[dict[str,
             )
         elif path in found.given:
             problems.append(Problem(file=parts.file, line=word.line, path=path, message="a flag says it too; remove the comment"))
+        elif not word.text:
+            problems.append(Problem(file=parts.file, line=word.line, path=path, message="the comment says nothing; give a value"))
         else:
             value = comment_value(word, parts.file, path)
             said[path] = tuple(value) if isinstance(value, list) else value

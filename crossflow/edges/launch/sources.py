@@ -25,7 +25,7 @@ COUNTS: Mapping[str, tuple[str, ...]] = {
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("NNODES", "NUM_NODES", "N_NODES"), "node": ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS", "NGPU"), "all": ("WORLD_SIZE",),
 }  # fmt: skip
-COMMENT = re.compile(r"^\s*#\s*crossflow:\s*([a-z0-9_.]+)\s*:\s*(.*?)\s*$", re.MULTILINE)
+COMMENT = re.compile(r"^\s*#\s*crossflow:\s*([a-z0-9_.]+)\s*:[^\S\n]*(.*?)[^\S\n]*$", re.MULTILINE)
 LAUNCHERS = ("torchrun", "torch.distributed.launch", "torch.distributed.run", "deepspeed")  # which start one node where nothing names more
 MODULES = {"torchtitan.train": "torchtitan", "vllm.entrypoints.openai.api_server": "vllm", "sglang.launch_server": "sglang"}
 SERVERS = {"vllm": "vllm", "sglang": "sglang"}  # programs whose word `serve` starts a server
