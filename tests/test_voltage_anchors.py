@@ -125,23 +125,45 @@ def drawn(clock, compute, switched, cached, moved, power, leakage, voltage, thre
     return clock * (switched * units**2 + cached * caches**2 + moved) + leakage * units * lit
 
 
-def test_any_work_over_its_limit_draws_it():
-    """And not a watt more, whatever part of it switches, moves or leaks; some limits are met by a clock that is tried first."""
+@pytest.fixture
+def much_work():
+    """Work of a second, whatever part of it switches, moves or leaks, and limits that most of it exceeds."""
     rng = np.random.default_rng(0)
     compute, switched, cached, moved = rng.uniform(0.02, 1.0, (4, 20_000))
     threshold, nominal, leakage = rng.uniform(0.1, 0.35, 20_000), rng.uniform(0.7, 1.0, 20_000), rng.uniform(0.0, 0.3, 20_000) * switched
     minimum = threshold + rng.uniform(0.05, 0.3, 20_000)
     power = rng.uniform(0.05, 1.0, 20_000) * (switched + cached + moved)
     voltage = np.maximum(minimum, rng.uniform(0.6, 1.1, 20_000))
-    last = (power, leakage, voltage, threshold, np.minimum(minimum, voltage), nominal)
-    work = (compute, switched, cached, moved)
     names = ("power", "leakage", "voltage", "threshold", "minimum", "nominal")
-    clock, _ = throttled(np.ones(20_000), *work, Throttle(**dict(zip(names, last, strict=True))))
-    spent, over = drawn(clock, *work, *last), drawn(np.ones(20_000), *work, *last) > power * (1 + 1e-9)
+    limits = (power, leakage, voltage, threshold, np.minimum(minimum, voltage), nominal)
+    return (compute, switched, cached, moved), dict(zip(names, limits, strict=True))
+
+
+def test_any_work_over_its_limit_draws_it(much_work):
+    """And not a watt more; some limits are met by a clock that is tried first."""
+    work, limits = much_work
+    clock, _ = throttled(np.ones(20_000), *work, Throttle(**limits))
+    power = limits["power"]
+    spent, over = drawn(clock, *work, **limits), drawn(np.ones(20_000), *work, **limits) > power * (1 + 1e-9)
     assert (clock[~over] == 1.0).all()
     assert over.sum() > 10_000
     assert (spent[~over] <= power[~over] * (1 + 1e-9)).all()
     np.testing.assert_allclose(spent[over], power[over], rtol=1e-9)
+
+
+def test_work_that_is_not_done_within_a_time_is_not_worked_out(much_work):
+    """What is done within it has the clock and the energy that it has anyway, whether its limit binds or not."""
+    work, limits = much_work
+    every = np.ones(20_000), *work, Throttle(**limits)
+    within = np.random.default_rng(1).uniform(0.8, 3.0, 20_000)
+    (clock, energy), (sought, spent) = throttled(*every), throttled(*every, within)
+    done = 1.0 / clock <= within
+    assert (done & (clock < 1.0)).sum() > 2_000
+    assert (done & (clock == 1.0)).sum() > 500
+    assert (sought[~done] == 0.0).all()
+    assert np.isinf(spent[~done]).all()
+    np.testing.assert_allclose(sought[done], clock[done], rtol=1e-12)
+    np.testing.assert_allclose(spent[done], energy[done], rtol=1e-12)
 
 
 def test_work_within_the_limit_keeps_the_full_clock_and_its_energy():

@@ -190,13 +190,18 @@ def _nested_costs(
     limit: PowerLimit | None = None
     if throttle is not None:
         compute, switched = divide(work, rate), work * energy
+
+        def price(outer: Array, within: Array | None) -> tuple[Array, Array]:
+            _, busy, clock, spent = _busy(compute, every(outer), switched, architecture, within)
+            return divide(busy, clock), spent
+
         limit = PowerLimit(
             power=throttle.power - throttle.leakage,
             switched=switched,
             nearest=nearest * levels[0].energy,
             compute=compute,
             least=divide(throttle.minimum, throttle.voltage) ** 2,
-            price=lambda outer: _busy(compute, every(outer), switched, architecture)[1:],
+            price=price,
         )
     outer = np.empty((0, *nearest.shape))  # of a single level, from which the units read
     if len(levels) > 1:
@@ -359,12 +364,17 @@ def _slowest(compute: Array, traffic: Array, flops: Array, architecture: Archite
     A launch time that was measured on a device has the latency of its memory in it. Kernels that would draw more than the
     power of a device whose components are built for more run slower, at a lower voltage.
     """
-    times, busy, spent = _busy(compute, traffic, flops * energy, architecture)
-    return _launched(times, busy, traffic, flops, architecture, spent, launches)
+    times, busy, clock, spent = _busy(compute, traffic, flops * energy, architecture)
+    return _launched(times / clock, busy / clock, traffic, flops, architecture, spent, launches)
 
 
-def _busy(compute: Array, traffic: Array, switched: Array, architecture: Architecture) -> tuple[Array, Array, Array]:
-    """Time that each resource takes for kernels, that of the slowest [s], and the energy of operations and traffic [J]; see `_slowest`."""
+def _busy(
+    compute: Array, traffic: Array, switched: Array, architecture: Architecture, within: Array | None = None
+) -> tuple[Array, Array, Array, Array]:
+    """Time that each resource takes for kernels at the full clock, and that of the slowest [s], the clock [1], and energy [J].
+
+    The energy is that of operations and traffic. See `_slowest`, and `throttled` for `within`.
+    """
     bandwidth, latency, per_byte = architecture.level_table
     memory = divide(traffic, bandwidth)
     if architecture.execution.tiles is None:
@@ -373,9 +383,9 @@ def _busy(compute: Array, traffic: Array, switched: Array, architecture: Archite
     times[0], times[1:] = compute, memory
     busy, moved = times.max(axis=0), traffic * per_byte
     if architecture.throttle is None:
-        return times, busy, switched + moved.sum(axis=0)
-    clock, spent = throttled(busy, compute, switched, moved[:-1].sum(axis=0), moved[-1], architecture.throttle)
-    return times / clock, busy / clock, spent
+        return times, busy, np.ones(1), switched + moved.sum(axis=0)
+    clock, spent = throttled(busy, compute, switched, moved[:-1].sum(axis=0), moved[-1], architecture.throttle, within)
+    return times, busy, clock, spent
 
 
 def _least(

@@ -92,7 +92,8 @@ class PowerLimit:
     nearest: Array  # energy of the accesses to the nearest level. [J]
     compute: Array  # time of the operations alone. [s]
     least: Array  # least energy of an operation over that at full voltage: at the minimum voltage. [1]
-    price: Callable[[Array], tuple[Array, Array]]  # time [s] and energy [J] within the limit, of what `traffic_by_level` returns
+    # time [s] and energy [J] within the limit, of what `traffic_by_level` returns; with a time, endless ones where the work takes longer
+    price: Callable[[Array, Array | None], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +146,18 @@ def traffic_by_level(
     flat = flat.reshape(len(given), -1)
     chunks = [_fastest(flat[:, start : start + CHUNK], len(levels) - 1) for start in range(0, flat.shape[1], CHUNK)]
     found = np.concatenate(chunks, axis=-1, dtype=float)
-    least = second / m + 1.0 / n + 1.0 / k  # every operand once
-    tilings = [np.asarray((np.maximum(one.reshape(-1, *shape), least) + added / k) * (work * element)) for one in found]
-    if limit is None:
-        return tilings[0]
-    times, spent = (np.stack(found) for found in zip(*(limit.price(traffic) for traffic in tilings), strict=True))
+    tilings = found.reshape(len(found), -1, *shape)
+    np.maximum(tilings, second / m + 1.0 / n + 1.0 / k, out=tilings)  # every operand once
+    tilings += added / k
+    tilings *= work * element
+    return tilings[0] if limit is None else _within(limit, tilings)
+
+
+def _within(limit: PowerLimit, tilings: Array) -> Array:
+    """Of several tilings the fastest within a limit of power, at every point; of those that are as fast the one of least energy."""
+    first = limit.price(tilings[0], None)
+    others = (limit.price(traffic, first[0] * (1.0 + TIE)) for traffic in tilings[1:])
+    times, spent = (np.stack(found) for found in zip(first, *others, strict=True))
     tied = times <= times.min(axis=0) * (1.0 + TIE)
     return np.asarray(np.choose(np.where(tied, spent, np.inf).argmin(axis=0), tilings))
 
@@ -206,15 +214,14 @@ def _fastest(given: Single, levels: int) -> Single:
     np.maximum(moved, alone[level], out=moved)
     inside = np.maximum(_nearest(tiles, rooms[0], second) - back, alone[0]) if levels > 1 else np.zeros_like(moved)
     rest = Rest(time=time[near.outer], energy=energy[near.outer], memory=memory[near.outer])
-    found = _chosen((moved, inside), (costs[level], costs[0]), rest, given[6 + 4 * levels :])
-    for best, chosen in found:
-        for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
-            best = step.outer[best]
-            chosen.append(moved[best, np.arange(best.size)])
-    return np.asarray(np.stack([np.stack(chosen[levels == 1 :]) for _, chosen in found]) - added / k)
+    best, chosen = _chosen((moved, inside), (costs[level], costs[0]), rest, given[6 + 4 * levels :])
+    for moved, step in zip(reversed(crossed), (near, *reversed(far)), strict=False):
+        best = step.outer[best]
+        chosen.append(moved[best, np.arange(best.shape[1])])
+    return np.asarray(np.stack(chosen[levels == 1 :], axis=1) - added / k)
 
 
-def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Rest, limit: Single) -> list[tuple[Index, list[Single]]]:
+def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Rest, limit: Single) -> tuple[Index, list[Single]]:
     """Tilings that may be chosen for every point, and elements a multiply-add that cross into the nearest level and into the next.
 
     Of the product, one share takes the thinner of two neighbouring tiles at the level before the nearest, the other the
@@ -243,17 +250,20 @@ def _chosen(moved: tuple[Single, Single], costs: tuple[Single, Single], rest: Re
         taken *= 1.0 + TIE * spent / spent.max(axis=(0, 1))
         taken = taken.reshape(-1, spent.shape[-1])
         bests = np.argpartition(taken, min(JUDGED, len(taken)) - 1, axis=0)[:JUDGED]
-    found = []
-    for best in bests:
-        (thickness, tiling), points = np.divmod(best, spent.shape[1]), np.arange(best.size)
-        at, there = (thickness, tiling, points), (tiling, points)
-        part = share[at]
-        if len(limit):
-            ends = ((here[at], slower[at], weight), (inner[at], -faster[at], light), rest.time[there], rest.energy[there])
-            least = np.asarray(dearer[at] <= 0.0, np.float32)
-            part = _cooler(part, least, functools.partial(_costing, *ends), rest.memory[there], limit)
-        found.append((tiling, [one[at] + part * (one[thickness + 1, tiling, points] - one[at]) for one in reversed(moved)]))
-    return found
+    tilings, points = spent.shape[1:]
+    tiling, each = bests % tilings, np.arange(points)
+    at, there = bests * points + each, tiling * points + each  # places of what has all thicknesses, and of what has none
+    part = share.take(at)
+    if len(limit):
+        ends = (
+            (here.take(at), slower.take(at), weight), (inner.take(at), -faster.take(at), light),
+            rest.time.take(there), rest.energy.take(there),
+        )  # fmt: skip
+        least = np.asarray(dearer.take(at) <= 0.0, np.float32)
+        part = _cooler(part, least, functools.partial(_costing, *ends), rest.memory.take(there), limit)
+    thinner = [one.take(at) for one in moved]
+    thicker = [one.take(at + tilings * points) for one in moved]
+    return tiling, [one + part * (other - one) for one, other in zip(reversed(thinner), reversed(thicker), strict=True)]
 
 
 def _costing(far: Sequence[Single], close: Sequence[Single], rest: Single, energy: Single, share: Single) -> tuple[Single, Single]:

@@ -67,7 +67,9 @@ def frugal_voltage(nominal: Array, threshold: Array, leakage: Array) -> Array:
     return np.asarray(threshold + np.cbrt(leakage * threshold * (nominal - threshold) ** 2 / np.maximum(1.0 - leakage, 1e-9)))
 
 
-def throttled(time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle) -> tuple[Array, Array]:
+def throttled(
+    time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle, within: Array | None = None
+) -> tuple[Array, Array]:
     """Clock of work that would draw more than a device's power, over the full one [1], and the energy it takes beside leakage. [J]
 
     Units that wait for another resource first run as slowly as that allows, which costs no time. Where that is not enough
@@ -79,16 +81,21 @@ def throttled(time: Array, compute: Array, switched: Array, cached: Array, moved
     ----------
     time, compute : that of the work, and of its operations alone, at the full clock. [s]
     switched, cached, moved : energy there of its operations, of its traffic on the chip, and of that of main memory. [J]
+    within : a time that matters alone, where given: the clock of work that takes longer is zero, and it takes endless energy. [s]
     """
     work = _Work.of(time, compute, switched, cached, moved, limit)
-    rows = tuple(getattr(work, field.name) for field in fields(work))  # `astuple` would copy them
-    shape = np.broadcast_shapes(*map(np.shape, rows))
-    clock, full = np.ones(shape), work.drawn(np.ones(1))
-    over = np.broadcast_to(full[0] > work.power * (1.0 + 1e-9), shape)
-    if over.any():
-        held = np.stack([np.broadcast_to(row, shape)[over] for row in (*rows, *full)])
-        parts = (held[:, start : start + CHUNK] for start in range(0, held.shape[1], CHUNK))
-        clock[over] = np.concatenate([_clock_within(_Work(*part[:-2]), *part[-2:]) for part in parts])
+    rows = [getattr(work, field.name) for field in fields(work)]  # `astuple` would copy them
+    shape, most = np.broadcast_shapes(*map(np.shape, rows)), work.power * (1.0 + 1e-9)
+    if within is None:
+        clock, sought = np.ones(shape), work.drawn(np.ones(1)) > most
+    else:
+        with np.errstate(invalid="ignore"):  # of work that never ends nothing is sought
+            least = divide(time, within)
+        clock, sought = np.zeros(shape), (least <= 1.0) & (work.drawn(np.minimum(least, 1.0)) <= most)
+    sought = np.broadcast_to(sought, shape)
+    if sought.any():
+        held = np.stack([np.broadcast_to(row, shape)[sought] for row in rows])
+        clock[sought] = np.concatenate([_clock_within(_Work(*held[:, start : start + CHUNK])) for start in range(0, held.shape[1], CHUNK)])
     allowed = (limit.power - limit.leakage) * divide(time, clock)
     return clock, np.where(clock < 1.0, allowed, np.minimum(switched + cached + moved, allowed))
 
@@ -130,10 +137,17 @@ class _Work:
             limit.power,
         )
 
-    def drawn(self, clock: Array) -> tuple[Array, Array]:
-        """Power at a clock of the chip, without the static power beside the leakage of the units, and c dP/dc. [W]"""
-        units, faster = _voltage(clock * self.units, self.threshold, self.least)
-        caches, warmer = _voltage(clock * self.caches, self.threshold, self.least_cached)
+    def drawn(self, clock: Array) -> Array:
+        """Power at a clock of the chip, without the static power beside the leakage of the units. [W]"""
+        units = np.maximum(_voltage(clock * self.units, self.threshold)[0], self.least)
+        caches = np.maximum(_voltage(clock * self.caches, self.threshold)[0], self.least_cached)
+        energy = self.switched * units * units + self.cached * caches * caches + self.moved
+        return np.asarray(clock * energy + self.leakage * np.minimum(clock * self.lit, 1.0) * units)
+
+    def rising(self, clock: Array) -> tuple[Array, Array]:
+        """The same, and c dP/dc. [W]"""
+        units, faster = _rising(clock * self.units, self.threshold, self.least)
+        caches, warmer = _rising(clock * self.caches, self.threshold, self.least_cached)
         lit = clock * self.lit
         leakage = self.leakage * np.minimum(lit, 1.0)
         switched, cached = self.switched * units, self.cached * caches
@@ -142,16 +156,21 @@ class _Work:
         return np.asarray(clock * energy + leakage * units), np.asarray(slope)
 
 
-def _voltage(x: Array, threshold: Array, least: Array) -> tuple[Array, Array]:
-    """Voltage u = Vt + x + sqrt(x (x + 2 Vt)) of `voltage_at`, no lower than the least one, and x du/dx. [V]"""
+def _voltage(x: Array, threshold: Array) -> tuple[Array, Array]:
+    """Voltage u = Vt + x + sqrt(x (x + 2 Vt)) of `voltage_at`, and the root in it. [V]"""
     root = np.sqrt(x * (x + 2.0 * threshold))
-    voltage = x + root + threshold
+    return x + root + threshold, root
+
+
+def _rising(x: Array, threshold: Array, least: Array) -> tuple[Array, Array]:
+    """The voltage, no lower than the least one, and x du/dx. [V]"""
+    voltage, root = _voltage(x, threshold)
     slope = x * voltage / (root + TINY)  # nothing where nothing is asked for
     return np.maximum(voltage, least), np.where(voltage > least, slope, 0.0)
 
 
-def _clock_within(work: _Work, found: Array, slope: Array) -> Array:
-    """Clock at which work draws the power of its limit, which it exceeds at the full clock, where it is `found`. [1]
+def _clock_within(work: _Work) -> Array:
+    """Clock, no more than the full one, at which work draws no more than the power of its limit. [1]
 
     By Newton's method on log P over log c, which is nearly a line: P grows as a power of c between one and three. Where it would
     leave what is known to hold the root, that is halved.
@@ -159,6 +178,7 @@ def _clock_within(work: _Work, found: Array, slope: Array) -> Array:
     clock, low, high = np.ones_like(work.power), np.zeros_like(work.power), np.ones_like(work.power)
     settled = np.zeros(clock.shape, dtype=bool)
     for _ in range(ITERATIONS):
+        found, slope = work.rising(clock)
         above = found > work.power
         low, high = np.where(above, low, clock), np.where(above, clock, high)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -169,7 +189,6 @@ def _clock_within(work: _Work, found: Array, slope: Array) -> Array:
         clock = wanted
         if settled.all():
             break
-        found, slope = work.drawn(clock)
     return clock
 
 
