@@ -388,6 +388,31 @@ def test_tensor_ranks_share_a_packed_matrix_whose_code_knows_its_width():
     assert found.parameters == record(packed()).parameters
 
 
+class Denoising(nn.Module):
+    """A layer as diffusers has it: the last matrix of attention stands in a list with its dropout, and that has the name."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = 4
+        self.to_q, self.to_k, self.to_v = (nn.Linear(64, 64) for _ in range(3))
+        self.to_out = nn.ModuleList([nn.Linear(64, 64), nn.Dropout(0.0)])
+        self.net = nn.ModuleList([nn.Linear(64, 256), nn.Dropout(0.0), nn.Linear(256, 64)])
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.to_q, self.to_k, self.to_v))
+        x = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        for part in (*self.to_out, *self.net):
+            x = part(x)
+        return x
+
+
+@pytest.mark.filterwarnings("error")  # of matrices that stay whole
+def test_tensor_ranks_share_attention_whose_last_matrix_stands_in_a_list():
+    found = record(lambda: (nn.Sequential(Denoising(), Denoising()), torch.randn(2, 8, 64)), world_size=2, parallel="tp=2")
+    assert divided_products(found) == {(16, 32, 64): 6, (16, 64, 32): 2, (16, 128, 64): 2, (16, 64, 128): 2}
+    assert {one.heads for one in found.kernels if isinstance(one, Attention)} == {2}
+
+
 def test_matrices_that_code_does_not_let_divide_stay_whole_and_are_named():
     with pytest.warns(UserWarning, match=r"these matrices stay whole on all ranks, .*: \*\.c_attn \*\.c_proj$"):
         found = record(packed(splits=False), world_size=2, parallel="tp=2")

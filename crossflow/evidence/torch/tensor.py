@@ -19,7 +19,7 @@ from crossflow.evidence.torch.lists import blocks
 # Names of the last matrix of an attention or an MLP, which is cut by rows.
 _ROWS = frozenset({
     "o", "o_proj", "out_proj", "wo", "w_o", "proj", "c_proj", "dense", "out", "output", "out_lin", "lin2", "fc2", "linear2", "w2", "down",
-    "down_proj", "dense_4h_to_h", "proj_out", "fc_out", "wo_proj",
+    "down_proj", "dense_4h_to_h", "proj_out", "fc_out", "wo_proj", "to_out", "to_add_out",
 })  # fmt: skip
 
 # Attributes of attention: its heads, and those of keys and values.
@@ -219,11 +219,16 @@ def _word_of(style: Any) -> str:
     return style if isinstance(style, str) else next((word for word in ("colwise", "rowwise") if word in kind), "")
 
 
+def _own_name(path: str) -> str:
+    """The last word of a path that is no number: a matrix that stands in a list of its own has the name of the list."""
+    return next((word for word in reversed(path.split(".")) if not word.isdecimal()), "")
+
+
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:
     """Matrices of the blocks: by rows where they end an attention or an MLP, as they narrow or by their name, by columns elsewhere."""
     names = {id(module): name for name, module in model.named_modules()}
     for block in blocks(model):
         inside = [(f"{names[id(block)]}.{name}", one) for name, one in block.named_modules() if isinstance(one, nn.Linear)]
         for name, one in inside:
-            ends = name.rpartition(".")[2] in _ROWS and one.out_features == one.in_features
+            ends = _own_name(name) in _ROWS and one.out_features == one.in_features
             yield name, RowwiseParallel() if ends or one.out_features < one.in_features else _Columns()
