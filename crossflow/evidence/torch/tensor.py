@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list
     own, where = list[tuple[str, ParallelStyle]](), ""
     names = {id(one): name for name, one in model.named_modules()}
     layer = {f"{names[id(block)]}.{name}": names[id(block)] for block in blocks(model) for name, _ in block.named_modules()}
-    for name, style in plan.items():
+    for name, style in _rows_last(plan):
         if layer.get(name, "") != where:
             own, where = [], layer.get(name, "")
         own.append((name, style))
@@ -84,6 +85,14 @@ def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list
             found.setdefault(_kind(own), []).extend(own)
             own = []
     return found
+
+
+def _rows_last(plan: Mapping[str, ParallelStyle]) -> Iterator[tuple[str, ParallelStyle]]:
+    """A plan with the one matrix of a module that is cut by rows behind the others: an MLP of Llama has w1, w2 and w3, and w2 ends it."""
+    for _, run in itertools.groupby(plan.items(), key=lambda one: one[0].rpartition(".")[0]):
+        own = list(run)
+        rows = [isinstance(style, RowwiseParallel) for _, style in own]
+        yield from sorted(own, key=lambda one: isinstance(one[1], RowwiseParallel)) if sum(rows) == 1 else own
 
 
 def _kind(own: Iterable[tuple[str, ParallelStyle]]) -> str:
