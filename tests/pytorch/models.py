@@ -57,6 +57,14 @@ def tied():
     return model
 
 
+def half_frozen():
+    """Weights before the third layer are not trained, as those of a backbone."""
+    model = deep()
+    for part in (model.table, *model.blocks[:2]):
+        part.requires_grad_(False)
+    return model
+
+
 class Apart(Gpt):
     """The weights of the head are read without a call of it, as MobileBERT does."""
 

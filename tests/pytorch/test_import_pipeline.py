@@ -53,6 +53,15 @@ def test_stages_compute_what_the_whole_model_does(microbatches):
     assert flops(program, 0) == flops(program, 1) == flops(program, 2) == flops(program, 3) - head
 
 
+def test_a_first_stage_that_is_not_trained_has_no_backward_pass():
+    """Nothing of it tells where the next microbatch begins: at the first stage all the same."""
+    program = staged("pp=2", microbatches=4, name="half_frozen", world_size=2, sequence=TOKENS)
+    assert sent(program) == {("send_recv", 0, "forward", 4 * TOKENS * WIDTH): 4}
+    layer = 4 * 2 * TOKENS * WIDTH * (4 * WIDTH + 2 * 4 * WIDTH)  # of four microbatches, forward
+    assert (flops(program, 0), {op.phase for op in program.ops if op.rank == 0 and op.kernels}) == (2 * layer, {"forward"})
+    assert flops(program, 1) == 3 * (2 * layer + 4 * 2 * TOKENS * WIDTH * WORDS)
+
+
 def test_a_boundary_carries_each_microbatch_once_in_both_directions():
     size = 4 * TOKENS * WIDTH
     down = {("send_recv", rank, "forward", size): 8 for rank in (0, 1, 2)}

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
@@ -386,6 +387,66 @@ def test_tensor_ranks_share_a_packed_matrix_whose_code_knows_its_width():
     assert divided_products(found) == dict.fromkeys([(16, 96, 64), (16, 64, 32), (16, 128, 64), (16, 64, 128)], 2)
     assert {one.heads for one in found.kernels if isinstance(one, Attention)} == {2}
     assert found.parameters == record(packed()).parameters
+
+
+class Denoising(nn.Module):
+    """A layer as diffusers has it: the last matrix of attention stands in a list with its dropout, and that has the name."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = 4
+        self.to_q, self.to_k, self.to_v = (nn.Linear(64, 64) for _ in range(3))
+        self.to_out = nn.ModuleList([nn.Linear(64, 64), nn.Dropout(0.0)])
+        self.net = nn.ModuleList([nn.Linear(64, 256), nn.Dropout(0.0), nn.Linear(256, 64)])
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.to_q, self.to_k, self.to_v))
+        x = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        for part in (*self.to_out, *self.net):
+            x = part(x)
+        return x
+
+
+@pytest.mark.filterwarnings("error")  # of matrices that stay whole
+def test_tensor_ranks_share_attention_whose_last_matrix_stands_in_a_list():
+    found = record(lambda: (nn.Sequential(Denoising(), Denoising()), torch.randn(2, 8, 64)), world_size=2, parallel="tp=2")
+    assert divided_products(found) == {(16, 32, 64): 6, (16, 64, 32): 2, (16, 128, 64): 2, (16, 64, 128): 2}
+    assert {one.heads for one in found.kernels if isinstance(one, Attention)} == {2}
+
+
+class OwnTable(nn.Embedding):
+    """Looks up the local part by itself, as torchtitan's does under a plan of its own, which is that of no whole table."""
+
+    def forward(self, tokens):
+        return nn.functional.embedding(tokens, self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight)
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1, self.w2, self.w3 = nn.Linear(64, 256), nn.Linear(256, 64), nn.Linear(64, 256)
+
+    def forward(self, x):
+        return self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+
+
+class Llama(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.output = OwnTable(512, 64), nn.Linear(64, 512, bias=False)
+        self.layers = nn.ModuleList(nn.ModuleDict({"norm": nn.LayerNorm(64), "feed_forward": Gated()}) for _ in range(2))
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        for layer in self.layers:
+            x = x + layer["feed_forward"](layer["norm"](x))
+        return self.output(x)
+
+
+def test_a_matrix_behind_the_one_that_ends_its_mlp_is_divided_with_it():
+    with pytest.warns(UserWarning, match="stay whole on all ranks, because the code around them does not allow their division: vocabulary"):
+        found = record(lambda: (Llama(), torch.randint(0, 512, (2, 8))), world_size=2, parallel="tp=2")
+    assert divided_products(found) == {(16, 128, 64): 4, (16, 64, 128): 2, (16, 512, 64): 1}
 
 
 def test_matrices_that_code_does_not_let_divide_stay_whole_and_are_named():

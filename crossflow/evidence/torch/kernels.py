@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from crossflow.evidence.torch import scans
+from crossflow.evidence.torch.flexible import kernels_packed, kernels_packed_backward
 from crossflow.evidence.torch.recurrent import kernels_backward, kernels_forward
 from crossflow.program import operations
 from crossflow.program.kernels import Pass
@@ -48,7 +49,7 @@ def copies(func: Any) -> bool:
 
 def fuses(func: Any) -> bool:
     """Whether a compiler joins an operation with pointwise ones around it: pointwise, a reduction, a copy."""
-    return func.namespace not in ("fsdp", "crossflow") and name_of(func) not in _APART
+    return func.namespace not in ("fsdp", "crossflow", "torch_attn") and name_of(func) not in _APART
 
 
 def traffic(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Iterator[tuple[Any, float]], Iterator[tuple[Any, float]]]:
@@ -123,6 +124,7 @@ def _adamw(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
 _OWN: Mapping[str, Callable[[Any, Any, Any], KernelRows | None]] = {
     "attention": _attention, "attention_backward": _attention_backward, "adamw": _adamw, TABLE_GRADIENT: _scattered,
     "_embedding_bag_backward": _pooled_back, "recurrent": kernels_forward, "recurrent_backward": kernels_backward,
+    "_varlen_attn": kernels_packed, "_varlen_attn_backward": kernels_packed_backward,
     "scan": scans.kernels_forward, "scan_backward": scans.kernels_backward,
 }  # fmt: skip
 

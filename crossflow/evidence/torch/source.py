@@ -167,6 +167,8 @@ _CURES = {
     "torch does not do; write it out of place, or leave tp out",
     "got mixed torch.Tensor and DTensor": "a part of the model uses divided weights without calling the module that has them, or beside "
     "weights that are not divided, which torch does not do; take ddp, or divide the model in the function",
+    "local_tensor argument only accepts torch.Tensor": "a part of the model takes the local part of a divided matrix itself, as code "
+    "with a plan of its own does; take ddp, or divide the model in the function as that code does",
     "SparseTensorImpl": "gradients with sparse=True are not recorded; build embeddings with sparse=False, whose gradients have every row "
     "of the table",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "

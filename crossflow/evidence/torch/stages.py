@@ -79,7 +79,8 @@ class Stages:
     def places(self, records: Sequence[Record]) -> list[int]:
         """Stage of every operation of a microbatch: that of its block, elsewhere that of the block before it in the pass.
 
-        Shards are gathered ahead of the block that needs them, by the stage that has them.
+        Shards are gathered ahead of the block that needs them, by the stage that has them. A forward pass begins at the first stage, also
+        where the backward pass before it ended later, as that of a model whose first layers are not trained.
         """
         found, now, phase = list[int](), 0, FORWARD
         owner: dict[int, int] = {}  # of what is gathered
@@ -88,7 +89,7 @@ class Stages:
             stage = next((owner[key] for key in record.reads if key in owner), None) if gathering else None
             if stage is None:
                 if record.phase != phase:
-                    now, phase = self.count - 1 if record.phase == BACKWARD else now, record.phase
+                    now, phase = {FORWARD: 0, BACKWARD: self.count - 1}.get(record.phase, now), record.phase
                 own = self.block(record.layer)
                 if own is not None:
                     now = max(now, own) if phase == FORWARD else min(now, own)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from crossflow.evidence.torch.lists import blocks
 # Names of the last matrix of an attention or an MLP, which is cut by rows.
 _ROWS = frozenset({
     "o", "o_proj", "out_proj", "wo", "w_o", "proj", "c_proj", "dense", "out", "output", "out_lin", "lin2", "fc2", "linear2", "w2", "down",
-    "down_proj", "dense_4h_to_h", "proj_out", "fc_out", "wo_proj",
+    "down_proj", "dense_4h_to_h", "proj_out", "fc_out", "wo_proj", "to_out", "to_add_out",
 })  # fmt: skip
 
 # Attributes of attention: its heads, and those of keys and values.
@@ -76,7 +77,7 @@ def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list
     own, where = list[tuple[str, ParallelStyle]](), ""
     names = {id(one): name for name, one in model.named_modules()}
     layer = {f"{names[id(block)]}.{name}": names[id(block)] for block in blocks(model) for name, _ in block.named_modules()}
-    for name, style in plan.items():
+    for name, style in _rows_last(plan):
         if layer.get(name, "") != where:
             own, where = [], layer.get(name, "")
         own.append((name, style))
@@ -84,6 +85,14 @@ def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list
             found.setdefault(_kind(own), []).extend(own)
             own = []
     return found
+
+
+def _rows_last(plan: Mapping[str, ParallelStyle]) -> Iterator[tuple[str, ParallelStyle]]:
+    """A plan with the one matrix of a module that is cut by rows behind the others: an MLP of Llama has w1, w2 and w3, and w2 ends it."""
+    for _, run in itertools.groupby(plan.items(), key=lambda one: one[0].rpartition(".")[0]):
+        own = list(run)
+        rows = [isinstance(style, RowwiseParallel) for _, style in own]
+        yield from sorted(own, key=lambda one: isinstance(one[1], RowwiseParallel)) if sum(rows) == 1 else own
 
 
 def _kind(own: Iterable[tuple[str, ParallelStyle]]) -> str:
@@ -219,11 +228,16 @@ def _word_of(style: Any) -> str:
     return style if isinstance(style, str) else next((word for word in ("colwise", "rowwise") if word in kind), "")
 
 
+def _own_name(path: str) -> str:
+    """The last word of a path that is no number: a matrix that stands in a list of its own has the name of the list."""
+    return next((word for word in reversed(path.split(".")) if not word.isdecimal()), "")
+
+
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:
     """Matrices of the blocks: by rows where they end an attention or an MLP, as they narrow or by their name, by columns elsewhere."""
     names = {id(module): name for name, module in model.named_modules()}
     for block in blocks(model):
         inside = [(f"{names[id(block)]}.{name}", one) for name, one in block.named_modules() if isinstance(one, nn.Linear)]
         for name, one in inside:
-            ends = name.rpartition(".")[2] in _ROWS and one.out_features == one.in_features
+            ends = _own_name(name) in _ROWS and one.out_features == one.in_features
             yield name, RowwiseParallel() if ends or one.out_features < one.in_features else _Columns()

@@ -23,12 +23,14 @@ import torch.distributed.device_mesh as device_mesh
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.nn.attention import flex_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 import crossflow
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch.constants import LARGEST
+from crossflow.evidence.torch.flexible import flexible
 from crossflow.evidence.torch.ops import FusedKernels
 from crossflow.evidence.torch.replicas import Replicated
 
@@ -65,6 +67,8 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         for owner, name, value in _methods():
             stack.enter_context(_replaced(owner, name, value))
         torch.backends.mha.set_fastpath_enabled(False)
+        if "torch._dynamo" in sys.modules:  # what was compiled before runs as it was written
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(FusedKernels())
         yield stack
@@ -118,6 +122,8 @@ def _methods() -> Iterator[tuple[Any, str, Any]]:
     yield torch.nn.Module, "_apply", _converted
     yield FakeTensor, "__deepcopy__", _copied
     yield torch.autocast, "__init__", _autocast(torch.autocast.__init__)
+    yield flex_attention, "flex_attention_hop", flexible
+    yield flex_attention, "_validate_device", lambda *_: None  # torch has no backward pass of it on the CPU, where tensors are here
     # Distributed tensors work out the shapes of whole tensors; no rank runs that.
     yield ShardingPropagator, "_propagate_tensor_meta_non_cached", _unfaked(ShardingPropagator._propagate_tensor_meta_non_cached)
     for name in _MESH:  # they compute with real tensors
