@@ -471,7 +471,7 @@ MIXED = [
     Plan(etp=4, ep=2, dp=16),
     Plan(tp=8, ep=8, etp=1, dp=2, pp=4, sequence_parallel=True, placement=("tp", "pp", "dp"), stage_layers=(0, 4, 4, 0)),
 ]
-INDEXED = ("schedule", "schedules", "placement", "placements", "division", "divisions")
+INDEXED = ("schedule", "schedules", "placement", "placements", "division", "divisions", "part")
 TABLES = ("offload", "far", "repeated", "own_tensor", "own_shards", "apart", "unsharded", "distant")
 
 
