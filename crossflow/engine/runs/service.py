@@ -757,15 +757,19 @@ def _longest_wait(flow: _Flow, share: float, *, apart: bool) -> Array:
     lengths = np.array([steps.writing, steps.own]) * (not apart)
     often = np.array([1.0 - steps.reads, steps.reads])
     found = np.ones(1) if apart else flow.found  # others wait for nothing
-    busy = np.minimum(divide(flow.waits, found) * (1.0 if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
-    ahead = 0.0 if apart else flow.ahead
-    rests = lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None] + ahead
-    least, most = np.zeros(1), lengths.max(axis=0) + ahead + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
+    busy = np.minimum(divide(flow.waits, found) * (np.ones_like(lengths) if apart else divide(lengths, 2.0 * steps.rest)), 1.0)
+    mean = np.zeros(1) if apart else flow.ahead
+    ahead = np.array([np.minimum(steps.writing, mean), np.where(mean > 0, np.maximum(steps.own, mean), 0.0)])
+    reads = divide(mean - ahead[0], ahead[1] - ahead[0])  # of steps that are scheduled ahead, those that read. [1]
+    often = often[:, None] * np.array([1.0 - reads, reads])
+    rests = (lengths * ((np.arange(DRAWN) + 0.5) / DRAWN)[:, None, None])[:, :, None] + ahead
+    least = np.zeros(1)
+    most = lengths.max(axis=0) + ahead[1] + waits * np.log(np.maximum(busy.max(axis=0) / (1.0 - share), 1.0))
     for _ in range(HALVED):
         middle = 0.5 * (least + most)
         after = middle - rests
-        late = np.where(after < 0.0, 1.0, busy * np.exp(-divide(np.maximum(after, 0.0), waits * np.ones_like(after))))
-        longer = found * (often * late.mean(axis=0)).sum(axis=0) > 1.0 - share
+        late = np.where(after < 0.0, 1.0, busy[:, None] * np.exp(-divide(np.maximum(after, 0.0), waits * np.ones_like(after))))
+        longer = found * (often * late.mean(axis=0)).sum(axis=(0, 1)) > 1.0 - share
         least, most = np.where(longer, middle, least), np.where(longer, most, middle)
     return np.asarray(most)
 
