@@ -136,6 +136,15 @@ def test_steps_that_are_not_scheduled_ahead():
         assert flag not in write(crossflow.from_dict({**made, "software": kind}), kind)
 
 
+def test_priorities_of_vllm_are_read_and_written():
+    engine = {"like": "vllm", "engine": {"queue": "priority"}}
+    assert read("vllm serve meta-llama/Llama-3.1-8B --scheduling-policy priority\n").software == engine
+    assert read("vllm serve meta-llama/Llama-3.1-8B --scheduling-policy fcfs\n").software == "vllm"
+    made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
+    assert "--scheduling-policy priority" in write(crossflow.from_dict({**made, "software": engine}), "vllm")
+    assert "--scheduling-policy" not in write(crossflow.from_dict({**made, "software": "vllm"}), "vllm")
+
+
 @pytest.mark.parametrize("kind", ["sglang", "tensorrt-llm"])
 def test_steps_that_are_prepared_in_an_unknown_time_are_no_gain(kind):
     """The host's time between two steps is 0 in the files of both engines, as nobody measured it."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
 
+from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.ticket import Ticket
-
-QueueOrder = Literal["arrival", "priority"]
+from crossflow.hardware.architecture.software import QueueOrder
 
 
 def turn(ticket: Ticket) -> tuple[int, float, int]:
@@ -23,10 +23,21 @@ def turn(ticket: Ticket) -> tuple[int, float, int]:
     return -ticket.priority, ticket.arrival, ticket.index
 
 
+class ArrivalQueue(deque[Ticket]):
+    """Requests in the order in which they came."""
+
+    ranked: ClassVar[bool] = False  # whether one that comes may be before all others, and one of those at work gives way by its turn
+
+    def arrange(self, cache: PrefixCache, block: int) -> None:
+        """Put requests in order for a schedule, by what lies in the cache, of whose blocks each has so many tokens; here as they are."""
+
+
 class PriorityQueue:
     """A heap of requests by their turn [1]_, with the methods of a deque that an engine calls."""
 
     __slots__ = ("heap",)
+
+    ranked: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.heap: list[tuple[tuple[int, float, int], Ticket]] = []
@@ -52,11 +63,12 @@ class PriorityQueue:
         """Take all requests out."""
         self.heap.clear()
 
+    def arrange(self, cache: PrefixCache, block: int) -> None:
+        """Requests are in order at any time."""
+
     def popleft(self) -> Ticket:
         """Take out the request whose turn it is."""
         return heapq.heappop(self.heap)[1]
 
 
-def queue_of(order: QueueOrder) -> deque[Ticket] | PriorityQueue:
-    """An empty queue."""
-    return PriorityQueue() if order == "priority" else deque()
+QUEUES: Mapping[QueueOrder, Callable[[], ArrivalQueue | PriorityQueue]] = {"arrival": ArrivalQueue, "priority": PriorityQueue}
