@@ -8,6 +8,11 @@ References
 ----------
 .. [1] Qiu et al., "Gated Attention for Large Language Models", 2025, arXiv:2505.06708, Eq. 5: a sigmoid of as many numbers as the output
    has, or of one for each head (Qwen3-Next; Step-3.5).
+.. [2] Ye et al., "Differential Transformer", ICLR 2025, arXiv:2410.05258, Eq. 1 to 3: of two heads with queries and keys of d elements
+   each, which share a value of 2 d, (softmax(q1 k1^T) - lambda softmax(q2 k2^T)) v, then a norm of each such pair; lambda is made of four
+   vectors of d elements. Each softmax multiplies the whole value, in a kernel of its own (microsoft/unilm, Diff-Transformer,
+   multihead_flashdiff_1.py), so that sums of values take twice the operations, and reading values twice the bytes. The norm learns
+   nothing, as in transformers (models/diffllama); that of the paper's code has 2 d weights.
 """
 
 from __future__ import annotations
@@ -39,6 +44,18 @@ FORMS: Mapping[str, OutputForm] = {
     for form in (
         OutputForm(key="attention_gate", gates="element", without=("encoder",), **_GATE),  # [1]
         OutputForm(key="head_gate", gates="head", **_GATE),  # [1]
+        # The difference with its norm and scale in one pass: r1 w0.5, backward the same again with the gradient, r1.5 w1. Of each element
+        # of the difference 2 operations for it, 4 for its norm, 1 for its scale, and twice as many backward.
+        OutputForm(
+            key="differential",
+            together=2,
+            vectors=4,
+            moved=(1.5, 2.5),
+            operations=(3.5, 7.0),
+            kept=1.0,
+            unmeasured="differential attention",
+            without=("encoder", "latent", "compressed", "keys_as_values"),
+        ),  # [2]
     )
 }
 
