@@ -17,11 +17,30 @@ from crossflow.base.arrays import Array
 # send_recv goes one way from one rank to another; in sendrecv every rank sends to the next and receives at once.
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "sendrecv"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
-# Other calls of libraries, and the collective whose price they have.
+# How each is spread over links, as `LinkSpread` of `hardware.mapping.spread` has it.
+FLOWS: Mapping[str, str] = {
+    "all_gather": "gather", "reduce_scatter": "gather", "all_reduce": "reduce", "all_to_all": "exchange", "broadcast": "broadcast",
+    "send_recv": "transfer", "sendrecv": "transfer",
+}  # fmt: skip
+# Those that layers of transformers send; those whose buffer is the parts of all ranks together, which each of them gives a part of.
+OF_LAYERS: tuple[Collective, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+GATHERED = ("all_gather", "gather")
+# Other calls of libraries, and the collective whose price they have: a reduction runs a broadcast's tree backwards; the root of a gather or
+# a scatter receives or sends as many bytes as each rank of an all_gather does; a barrier is an all_reduce of one element, as in NCCL.
 PRICED = {
     "reduce": "broadcast", "gather": "all_gather", "scatter": "all_gather", "send": "send_recv", "recv": "send_recv",
     "barrier": "all_reduce",
 }  # fmt: skip
+
+
+def called(text: str) -> str:
+    """The longest name of a collective, or of a call that has its price, in a name of a library; "" for none.
+
+    >>> called("_reduce_scatter_base_"), called("allgather_into_tensor"), called("allreduce_perf"), called("wait_tensor")
+    ('reduce_scatter', 'all_gather', 'all_reduce', '')
+    """
+    plain = text.lower().replace("_", "")
+    return max((name for name in (*COLLECTIVES, *PRICED) if name.replace("_", "") in plain), key=len, default="")
 
 
 def ring_volume(collective: str, ranks: Array | int) -> Array | float:
