@@ -49,7 +49,9 @@ class Naive:
         swap=None,
         swap_tokens=np.inf,
         ahead=False,
+        order="arrival",
     ):
+        self.order = order  # of those that wait, beside `ranked`
         self.ahead, self.ghosts = ahead, []  # whether steps are scheduled ahead, and items that have ended of which the schedule knows not
         self.pace, self.rounds = pace, 0  # tokens that a step gives a request in the mean, and steps that gave some
         self.draw = draw  # in the place of the mean, of a request in a step
@@ -155,6 +157,21 @@ class Naive:
         if self.ranked:
             self.waiting.sort(key=lambda each: each.turn)
 
+    def arrange(self):
+        """Before prompts are admitted: the longest answer first, or the longest prefix in the cache, of 128 that wait at most."""
+        if self.order == "output":
+            self.waiting.sort(key=lambda each: -each.output)
+        if self.order == "prefix" and len(self.waiting) <= 128:
+            size, late, shown = self.block * self.page, [], []
+            for each in self.waiting:
+                times = [*self.places(each), 1.0]
+                if next(i for i, time in enumerate(times) if time) * size <= 32:
+                    text = each.text[: each.hashed]
+                    shared = [sum(text[: i + 1] == other[: i + 1] for i in range(len(text))) for other in shown]
+                    late += [each] if max(shared, default=0) * size >= 32 else []
+                    shown += [] if each in late else [text]
+            self.waiting.sort(key=lambda each: np.inf if each in late else -min(len(self.places(each)) * size, each.need - 1))
+
     def last(self):
         return max(self.running, key=lambda each: each.turn) if self.ranked else self.running[-1]
 
@@ -221,6 +238,9 @@ class Naive:
             taken += more
             pieces.append((item, piece))
             budget -= piece
+        if not crowded and not self.full:
+            self.free_of(taken)
+            self.arrange()
         while self.waiting and budget > 0 and not crowded and not self.full:
             item = self.waiting[0]
             if self.lacks(item):

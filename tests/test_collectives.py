@@ -8,7 +8,7 @@ from crossflow.cost.network import message_costs
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.mapping.placement import place
 from crossflow.hardware.mapping.topology import Network, Topology
-from crossflow.program.collectives import COLLECTIVES, ring_volume
+from crossflow.program.collectives import COLLECTIVES, ring_volume, sent_bytes
 from crossflow.program.program import Message
 
 RANKS = [2, 3, 4, 5, 8, 16, 64, 512]
@@ -59,7 +59,7 @@ def test_bytes_of_all_ranks_are_what_must_move(collective):
     """Sum over ranks: each of p shards passes p-1 links in a gather or scatter, twice in an all-reduce; a transfer moves once."""
     p, moved = 8, 8 * ring_volume(collective, 8)
     assert moved == pytest.approx(
-        {"all_reduce": 2 * (p - 1), "broadcast": p, "send_recv": p, "sendrecv": p}.get(collective, p - 1), rel=1e-12
+        {"all_reduce": 2 * (p - 1), "broadcast": p, "reduce": p, "send_recv": p, "sendrecv": p}.get(collective, p - 1), rel=1e-12
     )
 
 
@@ -119,6 +119,39 @@ def test_more_bytes_or_less_bandwidth_never_take_less_time(collective):
     size = np.geomspace(1, 1e10, 50)
     assert (np.diff(collectives.ring(collective, size, 8, BANDWIDTH, LATENCY)) > 0).all()
     assert (np.diff(collectives.ring(collective, SIZE, 8, np.geomspace(1e9, 1e12, 50), LATENCY)) < 0).all()
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 64, 512])
+def test_scatter_and_all_gather_are_a_broadcast_of_long_messages(ranks):
+    """Van de Geijn's: (log2 p + log2 p) latencies and twice (p-1)/p of the bytes; backwards reduce_scatter and gather are a reduce."""
+    size, log = np.array([1e9]), np.log2(ranks)
+    scatter = collectives.rooted_tree(size, ranks, BANDWIDTH, LATENCY)[0]
+    doubling = log * 2e-6 + (ranks - 1) / ranks * 1e9 / 50e9
+    assert scatter == pytest.approx(doubling, rel=1e-12)
+    assert collectives.two_phases(size, ranks, BANDWIDTH, LATENCY)[0] == pytest.approx(scatter + doubling, rel=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 6, 16, 512])
+def test_collectives_with_a_root_behind_a_switch(ranks):
+    """By hand: a short message takes a tree's steps, a long one the root's bytes; what is backwards takes as long."""
+    sizes, post = np.geomspace(1, 1e10, 30), np.full(1, 0.2e-6)
+    found = {name: collectives.best(name, sizes, ranks, BANDWIDTH, LATENCY, any_to_any=True, post=post) for name in COLLECTIVES}
+    np.testing.assert_array_equal(found["gather"], found["scatter"])
+    np.testing.assert_array_equal(found["reduce"], found["broadcast"])
+    steps = np.ceil(np.log2(ranks))
+    assert found["reduce"][0] == pytest.approx(steps * 2e-6, rel=1e-3)
+    assert found["gather"][0] == pytest.approx(min(steps * 2e-6, 2e-6 + (ranks - 2) * 0.2e-6), rel=1e-3)
+    assert found["gather"][-1] == pytest.approx((ranks - 1) / ranks * 1e10 / 50e9, rel=1e-2)
+    assert found["reduce"][-1] == pytest.approx(1e10 / 50e9, rel=1e-2)
+    assert (found["gather"] <= found["all_gather"] * (1 + 1e-12)).all()
+    assert (found["all_reduce"] <= (found["reduce"] + found["broadcast"]) * (1 + 1e-12)).all()
+
+
+def test_the_root_of_a_gather_receives_the_parts_of_all_others():
+    """Of 32 ranks, 8 in a node, 31/32 of the buffer, of which 24/32 come from other nodes: in the mean a rank sends 1/32 of that."""
+    inside, outside = sent_bytes("gather", np.array([1e9]), 32, 8)[:, 0]
+    assert (32 * inside, 32 * outside) == (pytest.approx(7 / 32 * 1e9), pytest.approx(24 / 32 * 1e9))
+    assert 32 * (inside + outside) == pytest.approx(ring_volume("gather", 32) * 1e9)
 
 
 def test_a_pipeline_of_chunks_has_its_best_chunk():

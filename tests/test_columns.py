@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sampled import every
 
 import crossflow
+from crossflow.answers.evaluation.figures import check_objective
 from crossflow.answers.points import variant
 from crossflow.answers.prediction import OTHER_UNITS
 from crossflow.answers.score import larger_is_better, unit_of
@@ -430,3 +431,48 @@ def test_known_columns_are_listed_once_the_close_ones_first(study):
 
 def test_a_bound_without_its_unit_is_refused(refused):
     assert refused(constraints={"tpot_s": "<= 50"}) == ["expected a quantity in s, got the bare number 50; write the unit"]
+
+
+# ------------------------------------------------------------------------------------------ energy of a million tokens
+
+
+def test_the_energy_of_a_million_tokens_is_that_of_the_steps_that_make_them():
+    """A step of 32 requests writes 32 tokens, a token each; it is power over rate, as the run of 1e12 tokens counts it."""
+    found = columns(scenario())
+    assert found["energy_j_per_million_tokens"] == pytest.approx(1e6 / 32 * found["energy_j"], rel=1e-12)
+    assert found["energy_j_per_million_tokens"] == pytest.approx(1e6 * found["power_w"] / found["tokens_per_second"], rel=1e-12)
+    assert found["run.energy_j"] == pytest.approx(1e6 * found["energy_j_per_million_tokens"], rel=1e-12)
+    assert (unit_of("energy_j_per_million_tokens"), larger_is_better("energy_j_per_million_tokens")) == ("J", False)
+
+
+def test_a_larger_batch_takes_less_energy_a_token():
+    """Weights are read once for all of a batch."""
+    spent = columns(scenario(), {"workload.global_batch": [8, 32, 128]})["energy_j_per_million_tokens"]
+    assert (np.diff(spent) < 0).all()
+
+
+def test_the_energy_of_tokens_is_an_objective_and_a_constraint(study):
+    """Of all strategies the one with the least, and those beyond a bound are not feasible."""
+    column = "energy_j_per_million_tokens"
+    bound = 1.5 * float(columns(scenario())[column][0])
+    found = search(study, objectives=column, record=[column], constraints={column: f"<= {bound!r} J"})
+    possible = [row for row in found.rows if row["reason"] is None]
+    assert [row["feasible"] for row in possible] == [row[column] <= bound for row in possible]
+    assert {row["feasible"] for row in possible} == {True, False}
+    assert found.results[0].best.row[column] == min(row[column] for row in possible)
+
+
+def test_energy_of_tokens_that_a_model_does_not_have_is_refused():
+    product = {"model": "gemm", "m": 4096, "n": 4096, "k": 4096, "dtype": "fp16", "task": "forward"}
+    made = crossflow.from_dict({"system": "pathfinder", "workload": product, "strategy": "d1"})
+    found = columns(made)
+    assert "energy_j_per_million_tokens" not in found
+    assert found["energy_j_per_million_samples"] == pytest.approx(1e6 * found["power_w"] / found["samples_per_second"])
+    with pytest.raises(CrossflowError, match=r"^energy_j_per_million_tokens needs a model with tokens; this gemm has none$"):
+        check_objective(made, found, "energy_j_per_million_tokens")
+
+
+def test_a_comparison_tells_the_same_energy():
+    row = crossflow.compare("llama3-8b", ["dgx-h100", "dgx-a100"], devices=8, task="decode").rows[0]
+    known = row.prediction.score.per_million()["energy_j_per_million_tokens"][0]
+    assert row.to_dict()["energy_j_per_million_tokens"] == pytest.approx(known, rel=1e-12)

@@ -264,7 +264,7 @@ def test_lines_of_json_are_rows_too(written):
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, scan_forward, scan_backward, experts, pass, optimizer, lookup, lookup_sort, lookup_update, lookup_gradient, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv, sendrecv, send, recv, got 'gemn'; did you mean 'gemm'?"),
+        ("gemn,8x8x8,fp16,,1,,1 us,0,", "op must be one of gemm, gemm_accumulate, attention_forward, attention_backward, scan_forward, scan_backward, experts, pass, optimizer, lookup, lookup_sort, lookup_update, lookup_gradient, all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send_recv, sendrecv, send, recv, got 'gemn'; did you mean 'gemm'?"),
         ("gemm,8x8x8,fp16,,1,,1 m,0,", "time: expected a quantity in s"),
         ("gemm,8x8x8,fp16,,1,,-1,0,", "time must be above zero and at most a day, got '-1'"),
         ("gemm,8x8x8,fp16,,1,,inf,0,", "time must be above zero and at most a day, got 'inf'"),

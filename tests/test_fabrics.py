@@ -239,6 +239,23 @@ def test_a_rack_of_switches_is_one_node(ranks):
     np.testing.assert_array_equal(time(rack, "all_reduce", ranks, min(ranks, 4)), time(rack, "all_reduce", ranks))
 
 
+@pytest.mark.parametrize("network", [*RDMA, "ethernet"])
+def test_what_is_backwards_takes_as_long(network):
+    for ranks, per_node in ((8, 8), (16, 8), (64, 8), (8, 2), (4, 1)):
+        np.testing.assert_array_equal(*(time(fabric(network=network), name, ranks, per_node) for name in ("gather", "scatter")))
+        np.testing.assert_array_equal(*(time(fabric(network=network), name, ranks, per_node) for name in ("broadcast", "reduce")))
+
+
+def test_a_gather_between_nodes_passes_the_one_card_of_its_root():
+    """8 nodes of 8: 56 of 64 parts pass one card in the place of eight, so that long messages take eight times (p-8)/(p-1) as long."""
+    size = np.array([[1e12]])
+    rooted, every = (time(fabric(), name, 64, 8, size)[0, 0] for name in ("gather", "all_gather"))
+    assert rooted == pytest.approx(56 / 64 * 1e12 / (P.rdma_efficiency[0] * 25e9), rel=1e-3)
+    assert rooted / every == pytest.approx(8 * 56 / 63, rel=1e-2)
+    inside, among = (time(fabric(), name, 8, 8, size)[0, 0] for name in ("gather", "all_to_all"))
+    assert inside == among  # in a node the root has all of its links
+
+
 # ------------------------------------------------------------------------------------------ whole systems
 
 

@@ -197,6 +197,60 @@ def test_heads_of_an_indexer_that_choose_by_themselves_by_hand():
     assert chosen.forward_flops() - plain.forward_flops() == 3 * work
 
 
+# ------------------------------------------------------------------------------------------ differences of heads
+PAIRED = {"kv_heads": 8, "differential": True}  # 8 pairs of query heads, 4 of keys; queries and keys of 64 elements, values of 128
+
+
+def test_differential_attention_by_hand():
+    """The same products and cache as without it; four vectors of 64; each of 16 softmaxes multiplies values of 128 elements."""
+    plain, paired = model(kv_heads=8), model(**PAIRED)
+    assert paired.parameters - plain.parameters == 4 * 4 * 64
+    tokens = 4096
+    assert paired.forward_flops() - plain.forward_flops() == 4 * 2 * 16 * 64 * tokens**2 / 2
+    one, other = (each.layers[0].parts[0].attention for each in (plain, paired))
+    assert one.held(1000) == other.held(1000) == 1000 * 8 * 128
+
+
+def test_a_written_token_reads_shared_values_for_both_heads_of_a_pair():
+    """16 requests with 8,200 tokens, and their own: 8 heads of keys with 64 elements and a value of 128, read twice; the cache is that of plain heads."""
+    moved, held = [], []
+    for more in ({"kv_heads": 8}, PAIRED):
+        scenario = made(**more, task="decode", prompt=8192, output=16, global_batch=128)
+        kernels = block_kernels(scenario.job(), Layout.of([scenario.strategy], np.array([128.0]), 8), scenario.stack)
+        moved.append(next(float(row.moved[0]) for row in kernels.scores if row.phase == "forward"))
+        held.append(crossflow.evaluate(scenario).memory["kv_cache"][0])
+    keys = 8201
+    assert moved[0] == pytest.approx(16 * 2 * (keys * 8 * (64 + 64) + 16 * (64 + 64)), rel=1e-6)
+    assert moved[1] == pytest.approx(16 * 2 * (keys * 8 * (64 + 128) + 16 * (64 + 128)), rel=1e-6)
+    assert held[0] == held[1]
+
+
+def test_what_differential_attention_keeps_and_how_it_is_divided():
+    """Of a token both outputs of a pair beside their difference, 2048 elements; a rank has whole pairs of heads."""
+    plain, paired = (crossflow.evaluate(made("dp8", global_batch=8, **more)).memory["activations"][0] for more in ({"kv_heads": 8}, PAIRED))
+    assert paired - plain == pytest.approx(4 * 4096 * 2 * 16 * 128, rel=1e-6)
+    assert crossflow.evaluate(made("tp8", **PAIRED)).feasible[0]
+    with pytest.raises(CrossflowError, match="4 attention heads are not divisible by tp = 8"):
+        crossflow.evaluate(made("tp8", **{**PAIRED, "heads": 8}))
+    ranks = np.array([1.0, 2.0, 4.0, 8.0])
+    assert model(**PAIRED).layers[0].parts[0].attention.kv_heads_on(ranks).tolist() == [8.0, 4.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"heads": 15, "head_dim": 64, "kv_heads": 15}, "differential: heads and kv_heads come in groups of 2, got 15"),
+        ({"kv_heads": 1}, "differential: heads and kv_heads come in groups of 2, got 1"),
+        ({"head_gate": True}, "differential: outputs of heads are treated in one way; leave out differential or head_gate"),
+        ({"keys_as_values": True}, "differential: modelled without keys_as_values; leave out one of both"),
+    ],
+)
+def test_what_does_not_go_with_differential_attention_is_told(more, sentence):
+    with pytest.raises(CrossflowError) as caught:
+        made(**{**PAIRED, **more})
+    assert sentence in str(caught.value)
+
+
 # ------------------------------------------------------------------------------------------ layers that see an image
 SEEING = {"variants": [{"layers": [1], "cross": True}], "cross_tokens": 1600, "kv_heads": 4}
 

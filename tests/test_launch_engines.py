@@ -136,6 +136,29 @@ def test_steps_that_are_not_scheduled_ahead():
         assert flag not in write(crossflow.from_dict({**made, "software": kind}), kind)
 
 
+def test_priorities_of_vllm_are_read_and_written():
+    engine = {"like": "vllm", "engine": {"queue": "priority"}}
+    assert read("vllm serve meta-llama/Llama-3.1-8B --scheduling-policy priority\n").software == engine
+    assert read("vllm serve meta-llama/Llama-3.1-8B --scheduling-policy fcfs\n").software == "vllm"
+    made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
+    assert "--scheduling-policy priority" in write(crossflow.from_dict({**made, "software": engine}), "vllm")
+    assert "--scheduling-policy" not in write(crossflow.from_dict({**made, "software": "vllm"}), "vllm")
+
+
+def test_orders_of_sglang_are_read_and_written():
+    for word, order in {"lpm": "prefix", "lof": "output"}.items():
+        launch = sglang(f"--tp 8 --schedule-policy {word}")
+        assert (launch.software, launch.unmodelled) == ({"like": "sglang", "engine": {"queue": order}}, ())
+        made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
+        assert f"--schedule-policy {word}" in write(crossflow.from_dict({**made, "software": launch.software}), "sglang")
+    assert sglang("--tp 8 --schedule-policy fcfs").software == sglang("--tp 8").software == "sglang"
+    near = sglang("--tp 8 --schedule-policy dfs-weight")
+    assert near.software == {"like": "sglang", "engine": {"queue": "prefix"}}
+    assert [str(one) for one in near.unmodelled] == ["--schedule-policy (line 2): predicted as lpm, the longest prefix in the cache first"]
+    with pytest.raises(SpecError, match=r"--schedule-policy: expected one of fcfs, lpm, lof, .*, got 'lmp'; did you mean 'lpm'\?"):
+        sglang("--tp 8 --schedule-policy lmp")
+
+
 @pytest.mark.parametrize("kind", ["sglang", "tensorrt-llm"])
 def test_steps_that_are_prepared_in_an_unknown_time_are_no_gain(kind):
     """The host's time between two steps is 0 in the files of both engines, as nobody measured it."""

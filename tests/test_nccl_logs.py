@@ -92,8 +92,8 @@ def test_wrong_results_and_empty_buffers_do_not_count(read):
 
 
 def test_collectives_without_a_model_are_told(read):
-    found, skipped = read("# Collective test starting: reduce_perf\n" + log("all_reduce", 8, 8, ROWS), "x.log")
-    assert (found, skipped) == ([], {"crossflow has no collective 'reduce'": 3})
+    found, skipped = read("# Collective test starting: hypercube_perf\n" + log("all_reduce", 8, 8, ROWS), "x.log")
+    assert (found, skipped) == ([], {"crossflow has no collective 'hypercube'": 3})
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_told_with_its_line(read, tmp_path, change, sente
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("x.log", {}, "x.log:1: which collective it is stands neither in the log nor in the file's name (all_reduce_perf.log); say so with --op, one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, sendrecv"),
+        ("x.log", {}, "x.log:1: which collective it is stands neither in the log nor in the file's name (all_reduce_perf.log); say so with --op, one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, sendrecv"),
         ("x.log", {"collective": "all_reduce", "ranks": 16, "nodes": 2}, "x.log:1: the log lists 8 ranks on 1 hosts, not 16 on 2; leave out --ranks"),
     ],
 )  # fmt: skip

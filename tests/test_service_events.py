@@ -378,6 +378,91 @@ def conversations(sessions, turns, *, rate=2.0, think=3.0, block=64, seed=0):
     )  # fmt: skip
 
 
+def asked(turns, *, block=64, gap=0.0):
+    """Requests with the blocks of their prompts, and one token more, each with two tokens to write, one `gap` after the other."""
+    count = len(turns)
+    return RequestTrace.of(
+        gap * np.arange(count), np.array([block * len(each) + 1 for each in turns]), np.full(count, 2),
+        blocks=tuple(map(tuple, turns)), block=block,
+    )  # fmt: skip
+
+
+def order(trace, queue, **limits):
+    found = through(trace, replica(table(), policy_of("sglang", "written", queue), block=4, requests=1, **limits))
+    return found, np.argsort(found.begun, kind="stable").tolist()
+
+
+def test_five_requests_in_the_order_of_their_prefixes():
+    """Behind the first, which leaves (1, 2, 3): three blocks of the last are there, one of the fourth, none of the second.
+
+    The third begins as the second does, and is put off until that is done. Then all of its prefix is there.
+    """
+    trace = asked([(1, 2, 3), (8, 9), (8, 9, 7), (1, 5), (1, 2, 3, 4)], gap=1e-6)
+    found, turns = order(trace, "prefix")
+    assert turns == [0, 4, 3, 1, 2]
+    assert found.hits.tolist() == [0, 0, 128, 64, 192]
+    assert order(trace, "arrival")[1] == [0, 1, 2, 3, 4]
+
+
+def test_prefixes_shorter_than_33_tokens_are_none_and_32_are_waited_for():
+    """Blocks of 16 tokens: one that is there is no reason to look beside, and two that another brings are one to wait."""
+    trace = asked([(1, 2, 3), (4, 5, 6), (4, 5, 7), (4, 8)], block=16, gap=1e-6)
+    limits = {"requests": 1, "page": 16}
+    found = through(trace, replica(table(), policy_of("sglang", "written", "prefix"), **limits))
+    assert np.argsort(found.begun).tolist() == [0, 1, 2, 3]  # (4, 5, 7) has 32 tokens there then, before 16 of the last
+    late = asked([(1, 2, 3), (4, 5, 6), (4, 5, 7), (4, 8), (9,)], block=16, gap=1e-6)
+    assert np.argsort(through(late, replica(table(), policy_of("sglang", "written", "prefix"), **limits)).begun).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_more_than_128_that_wait_are_not_sorted():
+    """The one behind the first finds its prefix at once with 128 others, and in its place behind 129."""
+    for others, place in ((127, 1), (128, 2)):
+        trace = asked([(1, 2, 3), *((10 + i,) for i in range(others)), (1, 2, 3)], gap=1e-7)
+        begun = order(trace, "prefix")[0].begun
+        assert int((begun < begun[-1]).sum()) == place
+
+
+def test_the_longest_answer_is_first():
+    trace = RequestTrace.of(np.arange(5) * 1e-6, np.full(5, 100), np.array([3, 5, 9, 2, 9]))
+    assert order(trace, "output")[1] == [0, 2, 4, 1, 3]
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_without_prefixes_their_order_is_that_of_arrival(kind):
+    """Prompts of no block in common, a cache that retracts some, and as many as the sorting takes at most."""
+    trace = poisson(30.0, 200)
+    plain, sorted_ = (through(trace, replica(table(), policy_of(kind, "written", each), pages=110)) for each in ("arrival", "prefix"))
+    assert plain.last.tobytes() == sorted_.last.tobytes()
+    assert plain.evicted.sum() > 0 or kind == "sglang"
+
+
+def test_two_conversations_find_more_in_a_cache_that_holds_one():
+    """Turns of two long texts come in turn: each throws the other out, unless those of one go together."""
+    turns = [(100 * (i % 2) + 1, 100 * (i % 2) + 2, 100 * (i % 2) + 3, 1000 + i) for i in range(40)]
+    hits = {}
+    for queue in ("arrival", "prefix"):
+        found, _ = order(asked(turns, gap=1e-6), queue, pages=20)
+        assert not found.dropped.any()
+        assert (found.last > 0).all()  # none is forgotten
+        hits[queue] = found.hits.sum()
+    assert hits == {"arrival": 0, "prefix": 38 * 192}
+
+
+@pytest.mark.parametrize("queue", ["prefix", "output"])
+@pytest.mark.parametrize(("pages", "chunk", "ahead"), [(400, 512, False), (240, 2048, False), (10**5, 512, True)])
+def test_jumps_of_sorted_queues_are_what_single_steps_are(queue, pages, chunk, ahead):
+    trace, steps = loose(conversations(30, 3, think=0.5, rate=40.0)), table()
+    limits = {"chunk": chunk, "requests": 8, "pages": pages, "page": 16, "ahead": ahead}
+    found = through(trace, replica(steps, policy_of("sglang", "written", queue), block=4, **limits))
+    items, _ = naive_service.run(trace, naive_service.Naive(steps, "sglang", block=4, order=queue, **limits))
+    assert found.hits.tolist() == [each.hits for each in items]
+    assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
+    plain = through(trace, replica(steps, "sglang", block=4, **limits))
+    assert (plain.last != found.last).any()  # the order matters here
+    (jumps,) = found.jumps  # tokens are conserved; one comes with each prompt that is read to its end
+    assert trace.output.sum() - len(trace) - found.evicted.sum() <= jumps.wrote.sum() <= trace.output.sum() - len(trace)
+
+
 def loose(trace):
     """The same requests at their times, whatever becomes of the ones before."""
     return replace(trace, follows=np.full(len(trace), -1), history=np.zeros(len(trace), dtype=bool))

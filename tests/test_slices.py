@@ -10,6 +10,7 @@ import crossflow
 from crossflow.hardware.mapping.placement import place
 from crossflow.hardware.mapping.slices import SliceGround, slice_ground
 from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.program.collectives import FLOWS
 
 POD = SliceGround(box=(4, 4, 4), wrapped=(True,) * 3, cubes=64, optical=True, kind="torus3d", level="intra", ports=6)
 FLAT = SliceGround(box=(16, 8), wrapped=(True, True), cubes=1, optical=False, kind="torus2d", level="inter", ports=4)
@@ -79,7 +80,7 @@ def spreads(topology, ranks):
     """What each collective takes of the links of a slice, along each of two axes."""
     placed = place({"tp": ranks, "dp": topology.nodes // ranks}, Network(package=topology))
     found = {axis: placed.route(axis).package_spread for axis in ("tp", "dp")}
-    return {(axis, what): one.of(what) for axis, one in found.items() if one is not None for what in COLLECTIVES}
+    return {(axis, what): one.of(FLOWS[what]) for axis, one in found.items() if one is not None for what in COLLECTIVES}
 
 
 @pytest.mark.parametrize("shape", [(4, 4, 4), (2, 4, 8), (8, 4), (2, 2), (3, 5), (8,)])

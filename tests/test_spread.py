@@ -16,6 +16,7 @@ from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.mapping.placement import GROUP, place, place_group
 from crossflow.hardware.mapping.spread import _partitions, among, around, ring_row
 from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.program.collectives import FLOWS
 from crossflow.program.groups import Group
 
 SMALL = [
@@ -51,7 +52,7 @@ def time(topology, collective):
     """Time of a buffer of one byte over links of one byte a second, without latency."""
     p = topology.nodes
     volume = {"all_reduce": 2 * (p - 1) / p, "broadcast": 1}.get(collective, (p - 1) / p)
-    return volume * spread(topology).of(collective) / topology.degree
+    return volume * spread(topology).of(FLOWS[collective]) / topology.degree
 
 
 def subsets(nodes):
@@ -148,7 +149,7 @@ def test_groups_share_the_links_that_they_have_in_common(kind, stride, ratio):
     """
     route = place_group(8, stride, Network(package=Topology(kind=kind, nodes=64))).route("group")
     alone = Topology(kind=kind, nodes=64).degree * 7 / 8 / (2 * 7 / 8)  # both ways round a ring of 8, of all links of a device
-    assert alone / route.package_spread.of("all_gather") == pytest.approx(ratio)
+    assert alone / route.package_spread.of("gather") == pytest.approx(ratio)
 
 
 def test_two_quads_of_a_dgx_1_do_not_slow_each_other():
@@ -187,7 +188,7 @@ def test_cubes_are_joined_to_a_torus_of_any_shape(shape, longest):
 def tapered(op, **level):
     """Time of groups of 32 of the 64 devices of a cluster."""
     network = Network(package=Topology(kind="single", nodes=1), cluster=Topology(nodes=64, **level))
-    return place({"dp": 32, "tp": 2}, network).route("dp").cluster_spread.of(op)
+    return place({"dp": 32, "tp": 2}, network).route("dp").cluster_spread.of(FLOWS[op])
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_last_leaf_with_fewer_nodes_has_uplinks_in_proportion(nodes, leaf, siz
                 leaving[node // leaf] += np.mean([other // leaf != node // leaf for other in others if other != node])
         uplinks = np.array([min(leaf, nodes - first) / over for first in range(0, nodes, leaf)])
         counted = max(1.0, float((leaving / uplinks).max()))
-        assert found.of(op) >= counted * (1 - 1e-9) if straddles else found.of(op) == pytest.approx(counted)
+        assert found.of(FLOWS[op]) >= counted * (1 - 1e-9) if straddles else found.of(FLOWS[op]) == pytest.approx(counted)
 
 
 def predicted(inter, strategy="dp32"):

@@ -256,7 +256,7 @@ TRANSFORMER = {
     "diffusion.modulation": When("shared", VIDEO), "diffusion.modulation_width": When(256, VIDEO), "diffusion.pooled": When(256, VIDEO),
     "diffusion.guidance": When(True, VIDEO), "diffusion.classes": When(1001, VIDEO), "diffusion.outputs": When(8, VIDEO), "residual_block": 2,
     "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
-    "value_dim": 128, "keys_as_values": True, "shared_cache": True, "head_gate": True, "per_layer.width": When(256, {"workload.per_layer": {"width": 64}}),
+    "value_dim": 128, "keys_as_values": True, "shared_cache": True, "head_gate": True, "differential": True, "per_layer.width": When(256, {"workload.per_layer": {"width": 64}}),
     "per_layer.vocabulary": When(64000, {"workload.per_layer": {"width": 64}}),
     **{f"variants.0.{key}": When(value, VARIED) for key, value in {
         "layers": "0-3", "heads": 32, "kv_heads": 2, "head_dim": 128, "value_dim": 128, "ffn": 1024, "attention": False, "mlp": False,

@@ -361,9 +361,14 @@ class Score(PlainData, Tabular):
         return divide(self.flops, self.memory_traffic)
 
     def per_million(self) -> dict[str, Array]:
-        """What a million samples, or tokens where the word has a meaning, cost, by column: device-hours, rent, figures of `operation`."""
+        """What a million samples, or tokens where the word has a meaning, cost, by column: device-hours, rent, energy, figures of
+        `operation`.
+
+        Energy is that of the devices, as `energy_j` of a step counts it: their power over the rate. [J]
+        """
         table: dict[str, Array] = {}
         amounts = {"device_hours": self.devices / 3600.0, "normalised_device_hours": self.normalised_devices / 3600.0, "usd": self.rent}
+        amounts["energy_j"] = self.power
         with np.errstate(invalid="ignore"):  # of a step without end
             amounts |= {name: np.where(np.isinf(each), each, each / self.step_time) for name, each in self.operation.items()}
         for what, rate in (("samples", self.samples_per_second), ("tokens", self.tokens_per_second)):

@@ -6,6 +6,7 @@ Bandwidth [B/s] is that of one direction of a rank's link after sharing, latency
 References
 ----------
 .. [1] Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in MPICH. IJHPCA 19(1), 2005.
+.. [5] Chan, Heimlich, Purkayastha, van de Geijn: Collective Communication: Theory, Practice, and Experience. CCPE 19(13), 2007.
 .. [2] Lin et al.: Towards Universal Performance Modeling for ML Training on Multi-GPU Platforms. 2024, Eq. 2-4.
 """
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from crossflow.base.arrays import Array, divide
 from crossflow.program.collectives import ring_volume
+
+ROOTED = ("gather", "scatter")  # those in which one rank receives a part of every other, or sends one
 
 
 def ring_steps(collective: str, ranks: int) -> int:
@@ -57,8 +60,30 @@ def in_network_all_reduce(size: Array, ranks: int, bandwidth: Array, latency: Ar
     return np.asarray(2.0 * latency + divide((1.0 + 1.0 / ranks) * size, bandwidth))
 
 
+def rooted_tree(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """Gather or scatter by a binomial tree: ceil(log2 p) latency + (p-1)/p S / bandwidth, the root's share of the bytes [1]_ [5]_. [s]"""
+    return np.asarray(np.ceil(np.log2(ranks)) * latency + divide(ring_volume("gather", ranks) * size, bandwidth))
+
+
+def one_tree(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """Broadcast or reduce of short messages by a binomial tree: ceil(log2 p) (latency + S / bandwidth) [1]_ [5]_. [s]"""
+    return np.asarray(np.ceil(np.log2(ranks)) * (latency + divide(size, bandwidth)))
+
+
+def two_phases(size: Array, ranks: int, bandwidth: Array, latency: Array) -> Array:
+    """Broadcast of long messages as scatter and all_gather (van de Geijn), reduce as reduce_scatter and gather (Rabenseifner). [s]
+
+    The part by a tree, and the other by recursive doubling, of all ranks where they are a power of two and else in a ring:
+    2 log2 p latency + 2 (p-1)/p S / bandwidth [1]_ [5]_.
+    """
+    power = ranks == 2 ** int(np.log2(ranks))
+    steps = np.log2(ranks) if power else ranks - 1
+    return rooted_tree(size, ranks, bandwidth, latency) + steps * latency + divide(ring_volume("all_gather", ranks) * size, bandwidth)
+
+
 def all_at_once(size: Array, ranks: int, bandwidth: Array, latency: Array, post: Array) -> Array:
-    """All-to-all whose sends are all posted before the first arrives: latency + (p - 2) post + (p-1)/p S / bandwidth [1]_. [s]
+    """All-to-all, gather or scatter whose sends are all posted before the first arrives: latency + (p - 2) post + (p-1)/p S / bandwidth
+    [1]_. [s]
 
     Sends of one rank share its link, and their latencies overlap, as NCCL groups its sends and receives. What is left for each
     further peer is the time to post a send [3]_; that is no more than a latency, which a pairwise exchange takes.
@@ -80,13 +105,19 @@ def log_all_to_all(size: Array, ranks: int, bandwidth: Array, latency: Array) ->
 def best(collective: str, size: Array, ranks: int, bandwidth: Array, latency: Array, any_to_any: bool, post: Array) -> Array:
     """Fastest of the algorithms that a wiring carries: rings on any; more where all reach all. [s]
 
-    All-reduce: halving-doubling and trees; all-to-all: sends posted all at once, and in log2 p steps. `post` : time to post a send. [s]
+    All-reduce: halving-doubling and trees; all-to-all, gather and scatter: sends posted all at once, and in log2 p steps; broadcast and
+    reduce: trees, and two phases. `post` : time to post a send. [s]
     """
     time = ring(collective, size, ranks, bandwidth, latency)
     if not any_to_any or ranks < 3:
         return time
     if collective == "all_to_all":
         return np.minimum(all_at_once(size, ranks, bandwidth, latency, post), log_all_to_all(size, ranks, bandwidth, latency))
+    if collective in ROOTED:
+        return np.minimum(all_at_once(size, ranks, bandwidth, latency, post), rooted_tree(size, ranks, bandwidth, latency))
+    if collective in ("broadcast", "reduce"):
+        own = np.minimum(one_tree(size, ranks, bandwidth, latency), two_phases(size, ranks, bandwidth, latency))
+        return np.asarray(np.minimum(time, own))
     if collective != "all_reduce":
         return time
     other = np.minimum(halving_doubling_all_reduce(size, ranks, bandwidth, latency), tree_all_reduce(size, ranks, bandwidth, latency))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, divide
-from crossflow.cost.collectives import pipelined, ring, ring_steps
+from crossflow.cost.collectives import ROOTED, pipelined, ring, ring_steps
 from crossflow.hardware.architecture.model import Architecture, Port
 from crossflow.hardware.architecture.network import FabricParameters, NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce
@@ -261,7 +261,7 @@ def _switched(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     p = fabric.parameters
     volume = ring_volume(collective, ranks)
     per_byte = (volume + _copy(fabric, collective, ranks)) / fabric.switched
-    if collective == "all_to_all":
+    if collective == "all_to_all" or collective in ROOTED:  # a gather is sends and receives of NCCL that are posted together
         return (Way(base=p.launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill),)
     steps = ring_steps(collective, ranks)
     passed = 2.0 if collective == "all_reduce" else 1.0  # times that a rank handles each byte with its flags, its own part too
@@ -285,6 +285,8 @@ def _copy(fabric: Fabric, collective: str, ranks: int) -> Array:
     """What a rank's own part of the buffer takes on the device, over the time of a whole buffer on the link. [1]"""
     p = fabric.parameters
     copies = {"all_reduce": p.reduction_copy, "all_to_all": p.exchange_copy, "all_gather": p.gather_copy, "reduce_scatter": p.gather_copy}
+    if collective in ROOTED:
+        return p.exchange_copy / ranks
     return p.exchange_copy if collective == "sendrecv" else copies.get(collective, ZERO) / ranks
 
 
@@ -313,7 +315,7 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
     if laid:
         return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / (laid * one_link))
-    if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast") and has_chain(topology):
+    if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce") and has_chain(topology):
         return _in_steps(fabric, collective, ranks, 1.0 / one_link)  # up and down one chain: the buffer at most once each way
     return _over_host(fabric, collective, ranks)
 
@@ -370,6 +372,8 @@ def _sockets(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Way:
     p, volume = fabric.parameters, ring_volume(collective, ranks)
     if collective == "all_to_all":  # all that goes to other nodes passes the node's one card
         volume = in_node * (ranks - in_node) / ranks
+    elif collective in ROOTED:  # and what goes to the root, that of its node
+        volume = (ranks - in_node) / ranks
     transfer = collective == "send_recv"
     # The ranks of the node share its card. Of a ring or a chain one of them sends out. On older platforms each rank's share passes
     # through host memory.
@@ -390,9 +394,12 @@ def _part_of_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) ->
     With two ranks a node there is one ring, which enters and leaves each node through one card.
     """
     p, transfer = fabric.parameters, collective == "send_recv"
+    volume, cards = ring_volume(collective, ranks), 1 if in_node <= 2 or transfer else in_node
+    if collective in ROOTED:  # of one device
+        volume, cards = (ranks - in_node) / ranks, 1
     staged = np.minimum(p.staged_efficiency * fabric.host, fabric.line) * (1.0 if transfer else p.staged_duplex)
     rate = np.where(fabric.recent, p.flow_efficiency * fabric.line, staged)
-    per_byte = ring_volume(collective, ranks) / (rate * (1 if in_node <= 2 or transfer else in_node))
+    per_byte = volume / (rate * cards)
     steps = ring_steps(collective, ranks)
     if transfer:
         return (Way(per_byte=per_byte, base=p.launch_transfer + steps * p.staged_step * fabric.age),)
@@ -409,8 +416,8 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> t
     """
     p = fabric.parameters
     nodes = -(-ranks // in_node)
-    if collective == "all_to_all":
-        return (_exchange_nodes(fabric, ranks, in_node),)
+    if collective == "all_to_all" or collective in ROOTED:
+        return ((_exchange_nodes if collective == "all_to_all" else _rooted_nodes)(fabric, ranks, in_node),)
     hop = p.switch_step if _bonded(fabric, in_node) else p.direct_step
     long, short = (p.software_fill, p.software_step) if fabric.network in SOFTWARE else (p.rdma_hop, p.rdma_step)
     out, within = (nodes - 1, ranks - nodes) if ring_steps(collective, ranks) > 1 else (1, 0)
@@ -419,7 +426,7 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> t
     inside = _beside_network(fabric, collective, in_node, in_node if summed else ranks)
     per_byte = np.maximum(ring_volume(collective, ranks) / _outside(fabric, in_node), inside)
     chain = turns * (out * long + within * p.node_hop)
-    piped = collective == "broadcast"  # whose pieces follow one another
+    piped = collective in ("broadcast", "reduce")  # whose pieces follow one another
     around = Way(base=p.launch + p.bulk_launch + (0.0 if piped else chain), per_byte=per_byte, fill=chain if piped else ZERO)
     if collective == "all_reduce":
         deep = 1 if summed else math.ceil(math.log2(nodes))
@@ -465,6 +472,15 @@ def _exchange_nodes(fabric: Fabric, ranks: int, in_node: int) -> Way:
         inside = inside + (ranks - in_node) / ranks * _beside_network(fabric, "all_to_all", in_node, in_node)
     fill = p.software_fill if fabric.network in SOFTWARE else p.rdma_fill
     per_byte = np.maximum(volume / _outside(fabric, in_node), inside)
+    return Way(base=p.launch + p.bulk_launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill + fill)
+
+
+def _rooted_nodes(fabric: Fabric, ranks: int, in_node: int) -> Way:
+    """Gather or scatter between nodes, all sends posted at once: parts of other nodes pass the one card of the root's device."""
+    p = fabric.parameters
+    inside = in_node / ranks * _beside_network(fabric, "gather", in_node, in_node)
+    fill = p.software_fill if fabric.network in SOFTWARE else p.rdma_fill
+    per_byte = np.maximum((ranks - in_node) / ranks * in_node / _outside(fabric, in_node), inside)
     return Way(base=p.launch + p.bulk_launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill + fill)
 
 

@@ -31,7 +31,7 @@ from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, le
 from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import ANY_WIRING, WhichLevel, switched, wired
-from crossflow.program.collectives import ring_volume, sent_bytes
+from crossflow.program.collectives import FLOWS, ring_volume, sent_bytes
 from crossflow.program.groups import ExpertGroup, Group, HandoverGroup, Pair
 from crossflow.program.program import Message, MessageTable
 
@@ -179,7 +179,7 @@ def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, 
         return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops, post)
     inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
     if wires.cluster.is_switched and route.cluster_spread is not None:
-        outside = inter.bandwidth / route.cluster_spread.of(collective)
+        outside = inter.bandwidth / route.cluster_spread.of(FLOWS[collective])
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
     flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched, post)
     if route.package_size == 1 or collective in TRANSFERS:
@@ -198,7 +198,7 @@ def _level_time(collective: str, size: Array, ranks: int, spread: LinkSpread | N
     """Time of a collective on one level: the fastest algorithm behind switches, that of `LinkSpread` over direct links. [s]"""
     if spread is None:
         return np.zeros(np.shape(size))
-    rate = port.bandwidth / spread.of(collective)
+    rate = port.bandwidth / spread.of(FLOWS[collective])
     if not spread.steps:
         time = collectives.best(collective, size, ranks, rate, hops * port.latency, any_to_any=True, post=post)
         return np.minimum(time, _in_switches(collective, size, ranks, rate, port))
@@ -401,7 +401,7 @@ class Wires:
             fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
         if route.cluster_spread is not None and wires.cluster.kind != "switch":
             rails = wires.cluster.kind == "rail-only"
-            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(collective) * slower, rails=rails)
+            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(FLOWS[collective]) * slower, rails=rails)
         return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
 
     def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:

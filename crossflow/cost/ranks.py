@@ -16,8 +16,6 @@ from crossflow.hardware.mapping.wiring import LEVELS, topology_of
 from crossflow.program.collectives import PRICED
 from crossflow.program.groups import Group, Pair
 
-# A reduction runs a broadcast's tree backwards; the root of a gather or a scatter receives or sends as many bytes as each rank of an
-# all_gather does; a barrier is an all_reduce of one element, as in NCCL (`PRICED`).
 ELEMENT = 4  # size of the element that a barrier reduces [B]
 RankGroup = tuple[int, ...]
 Times = tuple[float, float]  # time of a collective, and processor time of the host in it [s]

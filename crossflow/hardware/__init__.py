@@ -24,7 +24,8 @@ DOORS = {
         "run_cost"),
     "architecture.shaping": ("own_value",),
     "architecture.software": (
-        "AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "SoftwareStack", "UNSCHEDULED", "load_stack", "maker",
+        "AttentionChoice", "EngineHabits", "Fusion", "Module", "PeerAllReduce", "QueueOrder", "SoftwareStack", "UNSCHEDULED",
+        "load_stack", "maker",
     ),
     "architecture.switching": ("of_their_number",),
     "architecture.system": ("TEMPLATES", "architecture", "kind_of_system", "reference_peak", "resolve", "template_name"),

@@ -90,7 +90,7 @@ class _Kept:
             plain = plain + e * own * part.width
         if part.attention is not None:
             vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
-            gate = job.element * _gate(part.attention, tokens, layout)
+            gate = job.element * _given(part.attention, tokens, layout)
             made = _vectors_again(part, vectors - gate, layout, stack)
             plain, passing = plain + sums + vectors - made, passing + made
         if part.ssm is not None:
@@ -178,9 +178,9 @@ def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: La
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
-    made = attention.makes * kv * (attention.query + attention.value)  # those of another layer are kept there
+    made = attention.makes * kv * attention.pair  # those of another layer are kept there
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * made
-    vectors = vectors + _gate(attention, tokens, layout)
+    vectors = vectors + _given(attention, tokens, layout)
     if stack.attention.kernel == "flash":
         return job.element * vectors, LOG_SUM * tokens * heads, np.zeros(len(layout))
     seen = job.model.memory_tokens if attention.cross else tokens / samples * layout.cp
@@ -188,9 +188,10 @@ def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: La
     return job.element * vectors, np.zeros(len(layout)), each * tokens * heads * seen
 
 
-def _gate(attention: AttentionGeometry, tokens: Array, layout: Layout) -> Array:
-    """Gates of attention's output and what they weigh. [1]"""
-    return np.asarray(2.0 * attention.gated * tokens * attention.heads / layout.tensor_of("attention") * attention.value)
+def _given(attention: AttentionGeometry, tokens: Array, layout: Layout) -> Array:
+    """What treats the outputs of heads, and these before it. [1]"""
+    kept = 0.0 if attention.form is None else attention.form.kept
+    return np.asarray(kept * tokens * attention.heads / layout.tensor_of("attention") * attention.value)
 
 
 def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Array:

@@ -158,7 +158,7 @@ class _BlockBuilder:
         seen = self.job.seen(attention, length * layout.cp)
         keys = seen if attention.cross or self.cached else length * layout.cp  # that are read, whatever the mask leaves to one query
         moved, read, groups = tokens * heads * attention.query, attention, kv
-        kept = kv * (attention.query + attention.value)
+        kept = kv * attention.pair
         written = self._cast_to_cache(attention, samples * seen if attention.cross else tokens, kept)
         if attention.rotary:  # r1 w1; in eager code several kernels, r2 w2 in halves; where keys are rotated, the cache is written
             each, launches = (2.0, 1) if self.fused("rotary") else (8.0, 8)
@@ -169,10 +169,10 @@ class _BlockBuilder:
                 self._pass(unit, "input", rotated * more, launches=launches * more)
         elif written.any():
             self._pass(unit, "forward", written)
-        if attention.gated:  # sigmoid and product r2 w1, backward r3 w2
-            weighed = tokens * heads * attention.value
-            self._pass(unit, "forward", 3.0 * e * weighed, flops=5.0 * weighed)
-            self._pass(unit, "input", 5.0 * e * weighed, flops=10.0 * weighed)
+        if (form := attention.form) is not None:
+            given = tokens * heads * attention.value
+            self._pass(unit, "forward", form.moved[0] * e * given, flops=form.operations[0] * given)
+            self._pass(unit, "input", form.moved[1] * e * given, flops=form.operations[1] * given)
         if attention.selection is not None:
             self._entries(unit, part, attention.selection, tokens)
             self._index(unit, attention.selection, samples, length, self.job.seen(attention.whole, length * layout.cp))
@@ -199,7 +199,7 @@ class _BlockBuilder:
         samples, last = chunk.pieces * self.layout.tensor_share("attention"), chunk.before + chunk.length
         seen = attention.seen(chunk.before, last)
         keys = np.minimum(chunk.before, attention.reach) + chunk.length
-        kept = kv * (attention.query + attention.value)
+        kept = kv * attention.pair
         if attention.selection is not None:
             self._index(unit, attention.selection, samples, chunk.length, attention.whole.seen(chunk.before, last), keys)
             attention, kv, kept = self._absorbed(attention, last, kv, kept, written=False)
@@ -303,7 +303,9 @@ class _BlockBuilder:
         flops = 2.0 * samples * heads * length * seen * (attention.query + attention.value)
         stored = self.seen_type if (self.cached or attention.causal or attention.cross) and not self._expanded(attention) else ""
         held = self.job.cache if stored else self.element
-        ends = samples * (heads * length * (attention.query + attention.value) * self.element + kept * keys * held)  # q, o; k, v
+        # Queries and outputs; keys and values, of which heads that share a value read it each for itself.
+        read = kept + groups * (1.0 - 1.0 / attention.together) * attention.value
+        ends = samples * (heads * length * (attention.query + attention.value) * self.element + read * keys * held)
         blocks = samples * groups * np.ceil(keys / KEYS) if along_keys else samples * heads * np.ceil(length / QUERIES)
         window = 0 if along_keys and not self.writes else attention.window  # what a written token sees is the number of keys
         return Attention(

@@ -33,7 +33,7 @@ def attended_cache(job: Job, layout: Layout, requests: Array, tokens: Array | fl
     """Keys and values, or latents, that one layer keeps of so many requests of so many tokens, of every unit, shape (units, n). [B]"""
     found = np.zeros((len(units(job.model)), len(layout)))
     for i, attention in _attending(job):
-        latent = attention.cached < attention.kv_heads * (attention.query + attention.value)
+        latent = attention.cached < attention.kv_heads * attention.pair
         share = np.where(latent, 1.0, attention.kv_heads_on(layout.tensor_of("attention")) / attention.kv_heads)
         share = share * layout.tensor_share("attention")
         own = job.model.memory_tokens * np.greater(job.cached, 0) if attention.cross else tokens

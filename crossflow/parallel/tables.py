@@ -16,13 +16,13 @@ from crossflow.parallel.shapes import Between, Shape, alike, row_counts
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL
 from crossflow.parallel.weights import Weights, weights_of
-from crossflow.program.collectives import COLLECTIVES as KINDS
+from crossflow.program.collectives import OF_LAYERS
 from crossflow.program.kernels import repeated
 from crossflow.program.program import MessageTable, Op, Program
 from crossflow.workload.job import Job
 from crossflow.workload.transformer import Transformer
 
-COLLECTIVES = (*(name for name in KINDS if name not in ("broadcast", "sendrecv")), "host_copy")  # of steps, copies to the host with them
+COLLECTIVES = (*OF_LAYERS, "host_copy")  # of steps, copies to the host with them
 OF = {name: i for i, name in enumerate(COLLECTIVES)}
 HIDDEN = ("weights", "pieces", "kernels", "experts", "results")  # ways of `Hiding`
 

@@ -24,7 +24,7 @@ __all__ = [
 DOORS = {
     "blocks": ("Block", "CopyPlaces", "MOST"),
     "builder": ("ProgramBuilder",),
-    "collectives": ("COLLECTIVES", "Collective", "PRICED", "ring_volume", "sent_bytes"),
+    "collectives": ("COLLECTIVES", "Collective", "FLOWS", "GATHERED", "OF_LAYERS", "PRICED", "called", "ring_volume", "sent_bytes"),
     "embedding.caches": ("CachedLookups", "beyond"),
     "embedding.datasets": ("named",),
     "embedding.reuse": ("BINS", "Reuse", "distinct_share", "normalised"),

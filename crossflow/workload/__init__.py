@@ -12,6 +12,7 @@ A model knows neither devices nor strategies.
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
     "adapters": ("used_by",),
+    "attended": ("FORMS",),
     "cluster.draws": ("drawn_jobs",),
     "cluster.reading": ("read_jobs",),
     "cluster.record": ("JobTrace",),

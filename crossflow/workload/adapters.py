@@ -193,6 +193,7 @@ def _pieces(part: Part, matrix: Matrix, words: Sequence[AdapterTarget], *, joine
 def _heads(attention: AttentionGeometry, matrix: Matrix) -> dict[AdapterTarget, int]:
     """What a matrix gives, with the elements of a head of keys or values; gates come with the queries. [1]"""
     found: dict[AdapterTarget, int] = {"query": 0} if matrix.name == "query_key_value" else {}
-    if matrix.kv_head == attention.query + attention.value:
-        return found | {"key": attention.query, "value": attention.value}
+    keys = attention.query * attention.together
+    if matrix.kv_head == keys + attention.value:
+        return found | {"key": keys, "value": attention.value}
     return found | ({"key": matrix.kv_head} if matrix.kv_head else {})

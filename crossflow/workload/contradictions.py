@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossflow.base.formats import FORMATS
+from crossflow.workload.attended import FORMS, form_of
 from crossflow.workload.statespace import SHIFTS
 
 if TYPE_CHECKING:
@@ -27,16 +28,13 @@ def contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "shared_cache: some layers must make the keys and values that others share; give it in variants"
     if spec.latent and (spec.value_dim or spec.keys_as_values):
         yield "latent: latent attention has values of its own; leave out value_dim and keys_as_values"
-    if spec.attention_gate and spec.head_gate:
-        yield "head_gate: a gate weighs each element or each head; leave out head_gate or attention_gate"
+    yield from _contradictions_of_outputs(spec)
     if spec.per_layer and (spec.encoder or spec.image):
         yield "per_layer: embeddings of each layer's own are modelled for decoders of words only; leave them out"
     yield from _contradictions_of_variants(spec)
     yield from _contradictions_of_cross(spec)
     if spec.latent and spec.attention_sinks:
         yield "attention_sinks: sinks are modelled without latent attention"
-    if spec.attention_gate and spec.encoder:
-        yield "attention_gate: gates are modelled without an encoder; leave it out"
     if spec.latent and spec.encoder:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not (spec.ssm and not spec.ssm.mlp) and not spec.has("experts"):
@@ -103,7 +101,7 @@ def _contradictions_of_sparse(spec: TransformerSpec) -> Iterator[str]:
         if spec.latent:
             yield f"latent: compressed attention has a vector of its own in its place; {none}"
         own = [key for key in ("value_dim", "qk_norm", "qkv_bias") if getattr(spec, key) is not None]
-        own += [key for key in ("attention_gate", "head_gate", "keys_as_values", "variants", "biases") if getattr(spec, key)]
+        own += [key for key in (*FORMS, "keys_as_values", "variants", "biases") if getattr(spec, key)]
         if own:
             yield f"{own[0]}: compressed attention is modelled without it; {none}"
         if spec.kv_heads not in (None, 1):
@@ -114,6 +112,21 @@ def _contradictions_of_sparse(spec: TransformerSpec) -> Iterator[str]:
         yield f"residual_streams: hyper-connections are modelled for decoders of words with a plain residual only; {none}"
     if spec.residual_streams == 1:
         yield f"residual_streams: one is a plain residual; {none}"
+
+
+def _contradictions_of_outputs(spec: TransformerSpec) -> Iterator[str]:
+    """Ways to treat the outputs of heads that do not go together, or with other keys."""
+    form, several = form_of(spec), [key for key in FORMS if getattr(spec, key)]
+    if form is None:
+        return
+    if len(several) > 1:
+        yield f"{several[1]}: outputs of heads are treated in one way; leave out {several[1]} or {several[0]}"
+    yield from (f"{form.key}: modelled without {key}; leave out one of both" for key in form.without if getattr(spec, key))
+    for kind in dict.fromkeys(spec.kinds(spec.layers)):
+        here = spec.varied(kind.variants)
+        odd = [n for n in (here.heads, here.kv_heads or here.heads) if n % form.together]
+        if "attention" in kind.mixers and odd:
+            yield f"{form.key}: heads and kv_heads come in groups of {form.together}, got {odd[0]}"
 
 
 def _contradictions_of_variants(spec: TransformerSpec) -> Iterator[str]:
@@ -153,7 +166,7 @@ def _contradictions_of_cross(spec: TransformerSpec) -> Iterator[str]:
     if not crossing:
         return
     none = [key for key in ("latent", "sparse", "compressed", "window", "ssm", "query_rank") if getattr(spec, key)]
-    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "attention_sinks", "mtp_layers") if getattr(spec, key)]
+    none += [key for key in (*FORMS, "keys_as_values", "attention_sinks", "mtp_layers") if getattr(spec, key)]
     yield from (f"{key}: layers with cross are modelled without it; leave it out" for key in none)
     if spec.task == "serving":
         yield "task: serving is modelled without layers with cross; predict this model with task: prefill and task: decode"
@@ -302,7 +315,7 @@ def _contradictions_of_diffusion(spec: TransformerSpec) -> Iterator[str]:
     if spec.serves:
         yield f"task: a diffusion transformer has no requests, got {spec.task}; give task: forward, a denoising step of the batch"
     none = [key for key in ("experts", "latent", "window", "encoder", "query_rank") if getattr(spec, key)]
-    none += [key for key in ("attention_gate", "head_gate", "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
+    none += [key for key in (*FORMS, "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
     yield from (f"{key}: diffusion transformers are modelled without it; leave it out" for key in none)
     if spec.norms != 2:
         yield f"norms: parts of a diffusion transformer have a norm each, got {spec.norms}; leave it out"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from crossflow.workload.adapters import Adapters, with_adapters
+from crossflow.workload.attended import form_of
 from crossflow.workload.compressed import compressed_attention
 from crossflow.workload.frozen import listed_layers
 from crossflow.workload.rwkv import channel_mixing, time_mixing
@@ -166,8 +167,8 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chos
     selection = sparse.selection(chosen) if sparse else None
     if spec.latent:
         return latent_attention(
-            width=spec.hidden, heads=spec.heads, norm_vectors=norms, rotary=spec.positions == "rotary", gate=spec.attention_gate,
-            head_gate=spec.head_gate, selection=selection, **spec.latent.model_dump(),
+            width=spec.hidden, heads=spec.heads, norm_vectors=norms, rotary=spec.positions == "rotary", form=form_of(spec),
+            selection=selection, **spec.latent.model_dump(),
         )  # fmt: skip
     if spec.compressed and spec.query_rank:
         part = compressed_attention(
@@ -187,9 +188,8 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chos
         bias=spec.biases,
         qkv_bias=spec.qkv_bias,
         norm_vectors=norms,
-        gate=spec.attention_gate,
+        form=form_of(spec),
         value=spec.value_dim,
-        head_gate=spec.head_gate,
         keys_as_values=spec.keys_as_values,
         shared_cache=spec.shared_cache,
         query_rank=spec.query_rank,

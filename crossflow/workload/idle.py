@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from crossflow.workload.attended import FORMS
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
@@ -112,7 +113,7 @@ def _unattended(spec: TransformerSpec) -> IdleKey:
     for key in ("kv_heads", "head_dim", "value_dim", "qk_norm", "qkv_bias", "latent"):
         if getattr(spec, key) is not None:
             yield key, "no layer has attention; leave it out"
-    for key in ("attention_gate", "head_gate", "attention_sinks", "keys_as_values"):
+    for key in (*FORMS, "attention_sinks", "keys_as_values"):
         if getattr(spec, key):
             yield key, "no layer has attention; leave it out"
     if spec.positions in ("alibi", "relative"):

@@ -846,6 +846,10 @@ class TransformerSpec(SourcedSpec):
     )
     shared_cache: Flag = Field(False, description="whether layers attend to keys and values of others; of some layers alone, a variant's")
     head_gate: Flag = Field(False, description="whether one number of each head weighs attention's output (Step-3.5)")
+    differential: Flag = Field(
+        False, description="whether pairs of heads share a value and give the difference of what they attend to (arXiv:2410.05258);"
+        " `heads`, `kv_heads` and `head_dim` count each of a pair, as files of DiffLlama do",
+    )  # fmt: skip
     variants: tuple[VariantSpec, ...] = Field((), description="layers with dimensions of their own; later ones win over earlier ones")
     residual_block: Dimension | None = Field(
         None, description="layers whose sum later ones attend to in the place of a residual (attention residuals of Kimi K3)"

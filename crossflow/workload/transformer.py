@@ -17,6 +17,7 @@ import numpy as np
 from crossflow.base.arrays import Array
 from crossflow.program.kernels import masked_pairs
 from crossflow.program.loads import fullest
+from crossflow.workload.attended import OutputForm
 from crossflow.workload.statespace import StateSpace
 
 # column: the outputs are divided among the ranks of a tensor group; row: the inputs, the sums are then reduced;
@@ -121,7 +122,7 @@ class AttentionGeometry:
     heads: int  # query heads
     kv_heads: int  # heads of keys and values (fewer in grouped-query attention)
     query: int  # elements of one head's query or key. [1]
-    value: int  # of its value. [1]
+    value: int  # of the value that it attends to. [1]
     cached: int  # elements that one token keeps for later ones, all heads together. [1]
     latent: int = 0  # of them, those from which keys and values of all heads are made (latent attention), 0 where heads have their own. [1]
     causal: bool = True  # whether a token sees only those before it
@@ -130,7 +131,7 @@ class AttentionGeometry:
     window: int = 0  # tokens that a token sees at most, itself included; 0 for all before it. [1]
     # whether the window is a fixed block of the sample (chunked attention) rather than the last tokens (sliding window)
     chunked: bool = False
-    gated: bool = False  # whether a gate, which the product for the queries also gives, multiplies the output
+    form: OutputForm | None = None  # what becomes of the outputs of heads before the last product takes them
     selection: Selection | None = None  # what a query attends to of the tokens that it may see; all of them where absent
 
     @property
@@ -138,9 +139,19 @@ class AttentionGeometry:
         """Whether it makes keys and values, rather than attend to those of another layer."""
         return bool(np.any(self.cached))
 
+    @property
+    def together(self) -> int:
+        """Heads that work together, and are divided over no ranks. [1]"""
+        return 1 if self.form is None else self.form.together
+
+    @property
+    def pair(self) -> float:
+        """Elements of one head's key and of its share of a value. [1]"""
+        return self.query + self.value / self.together
+
     def kv_heads_on(self, ranks: Array) -> Array:
         """Heads of keys and values on one of `ranks` ranks: whole ones, which ranks repeat where there are fewer heads than ranks. [1]"""
-        return np.ceil(self.kv_heads / ranks)
+        return np.ceil(self.kv_heads / self.together / ranks) * self.together
 
     def flops(self, tokens: Array | float, seen: Array | float) -> Array | float:
         """Operations of scores and of sums of values, where each of so many tokens sees so many. [flop]"""
@@ -417,8 +428,8 @@ class Transformer:
 
     @functools.cached_property
     def heads(self) -> frozenset[int]:
-        """Numbers of attention heads that layers have."""
-        return frozenset(part.attention.heads for part in self.parts if part.attention)
+        """Numbers of attention heads that layers have, of those that work together as one."""
+        return frozenset(part.attention.heads // part.attention.together for part in self.parts if part.attention)
 
     @functools.cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -534,9 +545,8 @@ def self_attention(
     bias: bool = True,
     qkv_bias: bool | None = None,
     norm_vectors: int = 2,
-    gate: bool = False,
+    form: OutputForm | None = None,
     value: int | None = None,
-    head_gate: bool = False,
     keys_as_values: bool = False,
     shared_cache: bool = False,
     query_rank: int | None = None,
@@ -544,17 +554,19 @@ def self_attention(
 ) -> Part:
     """Multi-head, grouped-query or multi-query attention: one product for queries, keys and values, one for the output.
 
-    `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm. With a `gate` queries come with
-    as many elements as the output has, which weigh it; with a `head_gate` with one number for each head. A `value` may be of other width
-    than queries and keys. Where `keys_as_values`, one product gives both, which norms tell apart; with a `shared_cache` both are those of
-    an earlier layer. With a `query_rank` queries pass a latent with a norm. A `selection` leaves a query some of the tokens.
+    `norm_vectors` is the number of `width`-long vectors of its norm: 2 for layer norm, 1 for RMS norm. With a `form` queries come with the
+    numbers that weigh outputs, and heads of keys may share values. A `value` of one head may be of other width than queries and keys.
+    Where `keys_as_values`, one product gives both, which norms tell apart; with a `shared_cache` both are those of an earlier layer. With
+    a `query_rank` queries pass a latent with a norm. A `selection` leaves a query some of the tokens.
     """
     kv, d = kv_heads or heads, head or width // heads
     v = value or d
     kept = 0 if shared_cache else d + (0 if keys_as_values else v)  # what a product gives of one head's key and value
-    weighed = heads * ((v if gate else 0) + (1 if head_gate else 0))
+    weighed, together = heads * _weighing(form, v), 1 if form is None else form.together
     queries = Matrix(name="query", k=width, n=heads * d, cut="column", bias=bias if qkv_bias is None else qkv_bias)
-    both = replace(queries, name="query_key_value", n=heads * d + weighed + kv * kept, kv_heads=kv if kept else 0, kv_head=kept)
+    both = replace(
+        queries, name="query_key_value", n=heads * d + weighed + kv * kept, kv_heads=kv // together if kept else 0, kv_head=kept * together
+    )
     keys = replace(both, name="key_value", n=kv * kept + weighed)
     first: tuple[Matrix, ...] = (queries, replace(keys, n=kv * kept, over="memory")) if cross else (both,)
     if query_rank:
@@ -563,17 +575,17 @@ def self_attention(
         type="attention",
         width=width,
         matrices=(*first, *indexer(selection, width, width), Matrix(name="output", k=heads * v, n=width, cut="row", bias=bias)),
-        vectors=norm_vectors * width + (query_rank or 0) + _index_norm(selection),
+        vectors=norm_vectors * width + (query_rank or 0) + _index_norm(selection) + (d * form.vectors if form else 0),
         attention=AttentionGeometry(
             heads=heads,
             kv_heads=kv,
             query=d,
-            value=v,
+            value=v * together,
             cached=0 if shared_cache else kv * (d + v),
             causal=causal,
             cross=cross,
             rotary=rotary,
-            gated=gate or head_gate,
+            form=form,
             selection=selection,
         ),
     )
@@ -582,14 +594,13 @@ def self_attention(
 @functools.lru_cache(maxsize=1024)
 def latent_attention(
     *, width: int, heads: int, query_rank: int | None, kv_rank: int, nope: int, rope: int, value: int, norm_vectors: int = 1,
-    selection: Selection | None = None, rotary: bool = True, gate: bool = False, head_gate: bool = False,
+    selection: Selection | None = None, rotary: bool = True, form: OutputForm | None = None,
 ) -> Part:  # fmt: skip
     """Multi-head latent attention of DeepSeek: queries, keys and values pass through low-rank latents; the cache keeps the latent.
 
-    With a `gate` a further product gives as many elements as the output has, which weigh it (Kimi K3), with a `head_gate` one number for
-    each head (Ling 3.0).
+    With a `form` a further product gives the numbers that weigh the output: as many as it has elements (Kimi K3), or heads (Ling 3.0).
     """
-    weighed = heads * (value if gate else 1 if head_gate else 0)
+    weighed = heads * _weighing(form, value)
     queries = Matrix(name="query", k=width, n=heads * (nope + rope), cut="column")
     low = (Matrix(name="query_down", k=width, n=query_rank), replace(queries, name="query_up", k=query_rank)) if query_rank else (queries,)
     return Part(
@@ -606,9 +617,14 @@ def latent_attention(
         vectors=norm_vectors * width + (query_rank or 0) + kv_rank + _index_norm(selection),
         attention=AttentionGeometry(
             heads=heads, kv_heads=heads, query=nope + rope, value=value, cached=kv_rank + rope, latent=kv_rank, rotary=rotary,
-            gated=bool(weighed), selection=selection,
+            form=form, selection=selection,
         ),
     )  # fmt: skip
+
+
+def _weighing(form: OutputForm | None, value: int) -> int:
+    """Numbers that weigh the output of a head with so many elements. [1]"""
+    return 0 if form is None else {"none": 0, "head": 1, "element": value}[form.gates]
 
 
 def indexer(selection: Selection | None, width: int, queries: int) -> tuple[Matrix, ...]:

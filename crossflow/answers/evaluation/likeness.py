@@ -37,6 +37,7 @@ from crossflow.hardware.architecture.network import CLOS
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import Workload
+from crossflow.workload.attended import FORMS
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.spec import GemmSpec, TransformerSpec
 
@@ -68,7 +69,7 @@ UNMEASURED: Mapping[str, str] = {
     "ssm": "state-space layers", "sparse": "sparse attention", "compressed": "compressed attention", "encoder": "an encoder",
     "image": "images", "variants": "layers of different dimensions", "residual_block": "attention residuals",
     "residual_streams": "hyper-connections", "per_layer": "embeddings of each layer",
-    "weight_sparsity": "2:4 sparsity of weights",
+    "weight_sparsity": "2:4 sparsity of weights", **{key: form.unmeasured for key, form in FORMS.items() if form.unmeasured},
 }  # fmt: skip
 FROZEN = "no fine-tuning of some layers alone was measured in this way"
 OF_ADAPTERS = "no service with low-rank adapters was measured"

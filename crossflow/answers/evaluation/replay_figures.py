@@ -317,11 +317,12 @@ class ReplayFigures:
         begun = self.phases.filled + self.phases.emptied
         if begun > 0.2 * self.span and not overloaded:
             found.append(f"warm-up and cool-down are {100 * begun / self.span:.0f} % of the run: a longer trace says more of a steady load")
-        ranked = self.scenario.stack is not None and self.scenario.stack.engine.queue == "priority"
+        order = "arrival" if self.scenario.stack is None else self.scenario.stack.engine.queue
+        ranked = order == "priority"
         if ranked != (len({one.priority for one in self.trace.classes}) > 1):
             found.append(
                 "software.engine.queue: priority changes nothing: all classes have one priority" if ranked
-                else "priorities of classes change nothing: requests wait in order of arrival; give software.engine.queue: priority"
+                else f"priorities of classes change nothing: requests wait in order of {order}; give software.engine.queue: priority"
             )  # fmt: skip
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")

@@ -346,10 +346,12 @@ def with_ties(scenario: Scenario, plans: Sequence[RankedPlan], objective: str) -
 def follows_from_time(objective: str) -> bool:
     """Whether a column is the time of a step, or of a request of many steps, or in proportion to it or its inverse.
 
-    >>> [follows_from_time(name) for name in ("step_time_s", "usd_per_million_tokens", "mfu", "memory_needed_bytes")]
+    >>> [follows_from_time(name) for name in ("step_time_s", "usd_per_million_tokens", "mfu", "carbon_kg_per_million_tokens")]
     [True, True, True, False]
     """
-    return objective in ("step_time_s", "e2el_s", "samples_per_second", "tokens_per_second", "mfu", "hfu") or MILLION in objective
+    head, counted, _ = objective.partition(MILLION)
+    timely = ("step_time_s", "e2el_s", "samples_per_second", "tokens_per_second", "mfu", "hfu")
+    return head in ("device_hours", "normalised_device_hours", "usd") if counted else objective in timely
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from crossflow.answers.catalogue.examples import TUTORIAL, command_of, example, 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean, known_name
 from crossflow.edges.cli import page
+from crossflow.workload.attended import FORMS
 
 FOLDER = Path(__file__).parent / "init_files"
 STDOUT = "-"
@@ -65,7 +66,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def template(kind: str) -> str:
     """Text of the annotated file of a kind."""
-    return (FOLDER / f"{kind}.yaml").read_text(encoding="utf-8")
+    text = (FOLDER / f"{kind}.yaml").read_text(encoding="utf-8")
+    return text.replace("OUTPUT_FORMS", ", ".join(FORMS))  # keys that a table of the workload has, in the comments
 
 
 def _example(arguments: argparse.Namespace) -> None:

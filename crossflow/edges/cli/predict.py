@@ -196,7 +196,10 @@ def _throughput(prediction: Prediction) -> str:
 
 def _energy(prediction: Prediction) -> str:
     score, power = prediction.score, number(prediction.score.power)
-    energy = f"{show(number(score.energy), 'J')} a step, {show(power, 'W')} in all"
+    millions = score.per_million()
+    counted = [what for what in ("tokens", "samples") if f"energy_j_per_million_{what}" in millions][:1]
+    each = "".join(f", {show(number(millions[f'energy_j_per_million_{what}']), 'J')} per million {what}" for what in counted)
+    energy = f"{show(number(score.energy), 'J')} a step{each}, {show(power, 'W')} in all"
     if prediction.scenario.system.pools:
         return energy
     return f"{energy}; {device.watts_per_device(power, round(number(score.devices)), prediction.device)}"

@@ -32,6 +32,7 @@ class FlagRow(FileModel):
     field: str = Field("", description="what it sets, such as strategy.tp; the framework's rules decide where it is empty")
     default: Scalar = Field(None, description="its value, in the framework's words, where it is not given")
     values: Mapping[str, Any] = Field({}, description="the framework's words, each with what it means here; others are errors")
+    unmodelled: Mapping[str, str] = Field({}, description="the framework's words that are predicted as another, each with how")
     given: Any = Field(True, description="of a switch: what it means where it is given")
     absent: Any = Field(None, description="of a switch: what it means where it is not given")
     also: tuple[str, ...] = Field((), description="other spellings")
@@ -175,6 +176,8 @@ def read_flags(known: FlagTable, given: Sequence[GivenFlag], file: str, prefix: 
             lines[name] = one.line
             if row.note:
                 notes.append(Remark(flag=flag, line=one.line, why=row.note))
+            if why := row.unmodelled.get(str(values[name])):
+                unmodelled.append(Remark(flag=flag, line=one.line, why=why))
         except ValueError as error:
             problems.append(Problem(file=file, line=one.line, path=flag, message=str(error)))
     fields = {row.field: _meaning(row, values.get(name, MISSING)) for name, row in known.flags.items() if row.field}

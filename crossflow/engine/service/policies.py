@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from crossflow.engine.service.queues import QueueOrder
+from crossflow.hardware.architecture.software import QueueOrder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from crossflow.engine.service.ahead import Ahead
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
-from crossflow.engine.service.queues import queue_of, turn
+from crossflow.engine.service.queues import QUEUES, turn
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
@@ -36,8 +36,8 @@ class Replica:
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
         self.table, self.limits, self.policy, self.cache, self.adapters = table, limits, policy, cache, adapters
-        self.waiting = queue_of(policy.order)
-        self.ranked = policy.order == "priority"
+        self.waiting = QUEUES[policy.order]()
+        self.ranked = self.waiting.ranked
         self.reading: deque[Ticket] = deque()
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
@@ -533,6 +533,8 @@ class Replica:
         if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
             return []
         pieces, room, kept = self._begun(now)
+        if self.limits.reads and not self.refused and not self.crowded:
+            self.waiting.arrange(self.cache, self.cache.size * self.limits.page)
         aside: list[Ticket] = []
         while not self.crowded and room.most > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
             if self._lacks_slot(self.waiting[0]):

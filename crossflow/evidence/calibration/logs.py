@@ -25,15 +25,12 @@ import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.errors import Problem, SpecError
-from crossflow.program.collectives import ring_volume
+from crossflow.program.collectives import COLLECTIVES, PRICED, ring_volume
 
 # Names of tests, without what separates words; those that have no collective of that kind here.
-TESTS: Mapping[str, str] = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter", "alltoall": "all_to_all",
-    "broadcast": "broadcast", "sendrecv": "sendrecv",
-}  # fmt: skip
-REDUCING = ("all_reduce", "reduce_scatter")
-OTHERS = ("reduce", "gather", "scatter", "hypercube", "alltoallv")
+TESTS: Mapping[str, str] = {name.replace("_", ""): name for name in COLLECTIVES if name != "send_recv"}
+REDUCING = tuple(name for name in COLLECTIVES if "reduce" in name)
+OTHERS = (*PRICED, "hypercube", "alltoallv")
 _PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]\s?<std(?:out|err)>:\s?|\d+:(?=\s))")  # of mpirun --tag-output, of srun --label
 _RANK = re.compile(r"\bRank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+(?:\s+\[[^\]]*\]\s*(.*\S))?")
 _OPTIONS = re.compile(r"nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)")

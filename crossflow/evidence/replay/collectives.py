@@ -14,6 +14,7 @@ from crossflow.base.arrays import rows_of
 from crossflow.evidence.replay.edges import RankEdges
 from crossflow.evidence.replay.kineto import RankTrace
 from crossflow.evidence.replay.tensors import BYTES, plain_type
+from crossflow.program.collectives import GATHERED
 
 # Names of collectives in traces, lower case without separators, and ours; the longest that a name holds counts.
 NAMES: Mapping[str, str] = {
@@ -72,7 +73,7 @@ def _collective(kernel: str, args: Mapping[str, Any], around: tuple[str, int] | 
     if around is None or around[1] < 0:
         return TracedCollective(op=op, size=math.nan, ranks=ranks)
     sizes, types, _ = trace.shapes[around[1]]
-    return TracedCollective(op=op, size=_bytes(sizes, types) * (max(ranks, 1) if op == "all_gather" else 1), ranks=ranks)
+    return TracedCollective(op=op, size=_bytes(sizes, types) * (max(ranks, 1) if op in GATHERED else 1), ranks=ranks)
 
 
 def op_of(text: str) -> str:

@@ -11,15 +11,9 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from crossflow.base.errors import CrossflowError
-from crossflow.program.collectives import Collective
+from crossflow.program.collectives import COLLECTIVES, GATHERED, PRICED, Collective, called
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
-# Parts of names, the first that fits counts: a reduction to one rank and a gather to one send as much as half of the whole collective.
-_KINDS: tuple[tuple[str, Collective], ...] = (
-    ("all_reduce", "all_reduce"), ("allreduce", "all_reduce"), ("reduce_scatter", "reduce_scatter"), ("all_gather", "all_gather"),
-    ("allgather", "all_gather"), ("all_to_all", "all_to_all"), ("alltoall", "all_to_all"), ("broadcast", "broadcast"),
-    ("scatter", "broadcast"), ("gather", "all_gather"), ("reduce", "reduce_scatter"), ("send", "send_recv"), ("recv", "send_recv"),
-)  # fmt: skip
 _QUIET = ("wait_tensor", "barrier", "monitored_barrier")
 
 
@@ -44,16 +38,16 @@ def waits(func: Any) -> bool:
 def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> TorchMessage:
     """The message of an operation."""
     name = func._schema.name.partition("::")[2]
-    collective = next((kind for word, kind in _KINDS if word in name), None)
-    if collective is None:
-        raise CrossflowError(
-            f"the collective {name} of torch is not supported; supported: {', '.join(sorted({kind for _, kind in _KINDS}))}"
-        )
+    call = called(name)
+    if not call:
+        raise CrossflowError(f"the collective {name} of torch is not supported; supported: {', '.join(sorted({*COLLECTIVES, *PRICED}))}")
+    collective: Any = PRICED.get(call, call)
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
     group = _group(given)
     ranks = tuple(dist.get_process_group_ranks(group))
     inputs, outputs = (list(map(_bytes, sides)) for sides in _sides(func, args))
-    size = sum(inputs) * (len(ranks) if collective == "all_gather" else 1) if inputs else sum(outputs)
+    # Of a scatter ranks without the whole buffer have their parts of it.
+    size = sum(inputs) * (len(ranks) if call in GATHERED else 1) if inputs else sum(outputs) * (len(ranks) if call == "scatter" else 1)
     axis = str(group.group_desc).partition("mesh_")[2]  # as device meshes describe groups
     return TorchMessage(
         collective=collective, size=size, ranks=ranks, axis=axis, blocks=not given.get("asyncOp", given.get("async_op", True))

@@ -31,6 +31,7 @@ from crossflow.hardware.technology.components import TypeName
 Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
 RowPass = Literal["sorted", "padded"]
 Captured = Literal["attention", "mlp", "experts", "ssm"]
+QueueOrder = Literal["arrival", "priority", "prefix", "output"]
 Turn = Literal["stages", "speculation", "draft", "guided"]
 Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
 
@@ -284,11 +285,13 @@ class EngineHabits(FileModel):
         description="whether a prompt is read in pieces where it does not fit in a step, in a replay; as `scheduler` does where absent",
     )
     prefixes: Flag = Field(default=True, description="whether prompts that begin alike share blocks of the cache, in a replay")
-    queue: Literal["arrival", "priority"] = Field(
+    queue: QueueOrder = Field(
         default="arrival",
         description="order in which requests wait in a replay. arrival: the one that came first is next. priority: the one of the largest "
         "`priority` of its class is next, and one of the smallest gives its room up where the cache is full (the one with the fewest "
-        "tokens with `scheduler: sglang`); nobody gives way to a request that arrives",
+        "tokens with `scheduler: sglang`); nobody gives way to a request that arrives. prefix: before each step that reads, the one of "
+        "whose prompt the cache has most is next, and those whose prefix another brings that waits are put off; as they are where more "
+        "than 128 wait (SGLang's lpm). output: the one of the longest answer is next (SGLang's lof)",
     )
     asynchronous: Flag = Field(
         default=False,

@@ -40,11 +40,6 @@ from crossflow.hardware.mapping.topology import GROUPED, Ints, Topology, coordin
 
 VALIANT = 0.5  # share of a dragonfly's links between groups that traffic to one other group can use: through any third group, twice [4]_
 
-_FIELD = {
-    "all_gather": "gather", "reduce_scatter": "gather", "all_reduce": "reduce", "all_to_all": "exchange", "broadcast": "broadcast",
-    "send_recv": "transfer", "sendrecv": "transfer",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSpread:
@@ -58,9 +53,9 @@ class LinkSpread:
     steps: int = 0  # hops that follow one another in a gather; 0 behind switches, where any algorithm can be chosen. [1]
     rings: int = 0  # arc-disjoint rings that every group finds among direct links of its own; 0 where there are none, or not counted
 
-    def of(self, collective: str) -> float:
-        """That of one collective. [1]"""
-        return float(getattr(self, _FIELD[collective]))
+    def of(self, flow: str) -> float:
+        """That of one kind of collectives, by the field's name. [1]"""
+        return float(getattr(self, flow))
 
 
 @dataclass(frozen=True, kw_only=True)
