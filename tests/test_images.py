@@ -225,6 +225,21 @@ def test_encoders_take_energy_and_rent():
     assert rents[1] / rents[0] == pytest.approx((8 + 6) / (8 + 2), rel=0.02)  # the run is as long
 
 
+@pytest.mark.parametrize("requests", [{}, {"users": {"number": 4, "think": "0.1 s"}}])
+def test_power_over_time_is_the_energy_of_encoders_too(requests):
+    given = {"count": 40, "prompt": 2048, "output": 16, **(requests or {"arrivals": {"law": "poisson", "rate": "40 1/s"}})}
+    found = serve(of({"images": {**IMAGES, "count": 2.5, "encode": {"workers": 1}}}, workload=MODEL, requests=given))
+    series = found.series
+    assert (series["power_w"] * found.span / len(series["time_s"])).sum() == pytest.approx(found.energy, rel=1e-6)
+
+
+def test_encoders_that_never_work_take_no_room():
+    """Ten to the ninth encoders: three requests need three of them, and a fourth the first that is free again."""
+    encoders = Encoders(EncoderTimes(count=10**9, images=1.0, times=(0.0, 3.0), sent=(0.0, 1.0)))
+    assert [encoders.take(i, now) for i, now in enumerate((0.0, 0.0, 1.0, 3.5))] == [4.0, 4.0, 5.0, 7.5]
+    assert len(encoders.free) == 3
+
+
 def test_encoders_may_be_other_devices():
     images = {**IMAGES, "encode": {"workers": 2}}
     own, slower = (asked({"images": images}, system={"template": "dgx-h100", **pools}) for pools in ({}, {"pools": {"encode": "dgx-a100"}}))
