@@ -13,7 +13,7 @@ from crossflow.answers.evaluation.replay_statistics import Phases, phases, sprea
 from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_scenario
 from crossflow.answers.evaluation.scoring import rents
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.steps.services import between_nodes
+from crossflow.answers.steps.services import between_nodes, unlike_images
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay
@@ -327,6 +327,7 @@ class ReplayFigures:
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
         found.extend(between_nodes(self.scenario))
+        found.extend(unlike_images(self.scenario.workload))
         if self.congestion is not None:
             found.extend(self.congestion.notes)
         return found
