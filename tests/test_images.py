@@ -308,6 +308,7 @@ def test_running_statistics_are_those_of_the_replay():
     whole, (_, tallied) = replayed_scenario(scenario, trace).found, tallied_scenario(scenario, trace)
     assert tallied.images == whole.images
     assert tallied.window[1] == pytest.approx(whole.window[1])
+    assert serve(scenario, stream=True).energy == pytest.approx(serve(scenario).energy, rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------------ what is refused

@@ -201,9 +201,13 @@ class ReplayFigures:
         """Energy of all devices over the run, while they wait or have failed too, but not of engines that are stopped. [J]"""
         resting = zip(self.run.engines, self.run.resting, self.found.paid_shares, strict=True)
         idle = sum(watts * (self.span * paid - jumps.busy) for (_, jumps), watts, paid in resting)
-        beside = self.run.encoders, self.found.images
-        encoding = beside[0].energy(beside[1].requests, self.span) if beside[0] is not None and beside[1] is not None else 0.0
-        return float(sum(float(each.sum()) for each in self.run.energies) + idle + encoding)
+        return float(sum(float(each.sum()) for each in self.run.energies) + idle + self.encoding)
+
+    @property
+    def encoding(self) -> float:
+        """Energy of encoders of images over the run, while they wait too; nothing without any. [J]"""
+        pool, did = self.run.encoders, self.found.images
+        return 0.0 if pool is None or did is None else pool.energy(did.requests, self.span)
 
     @property
     def power(self) -> float:

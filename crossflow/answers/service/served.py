@@ -310,7 +310,7 @@ class StreamedRequests(ServedRequests):
         """Energy of all devices over the run, while they wait or have failed too, but not of engines that are stopped. [J]"""
         paid, busy = self.found.paid_shares * self.span, np.concatenate([kind.busy for kind in self._tally.kinds])
         watts = np.repeat([one.resting for one in self.run.kinds], [one.count for one in self.run.kinds])
-        return sum(kind.energy for kind in self._tally.kinds) + float(watts @ (paid - busy))
+        return sum(kind.energy for kind in self._tally.kinds) + float(watts @ (paid - busy)) + self.encoding
 
     @property
     def jumps(self) -> tuple[int, int]:
