@@ -92,7 +92,7 @@ def vision_tower(config: Mapping[str, Any], at: Sequence[str] = ()) -> dict[str,
     image, tokens, ratio = _first(part.get("image_size")), outer.get("mm_tokens_per_image"), part.get("mlp_ratio")
     if type(image) is int and image > 0:
         found["size"] = image
-    if "ffn" not in found and "hidden" in found and type(ratio) in (int, float) and ratio > 0:
+    if "ffn" not in found and "hidden" in found and isinstance(ratio, int | float) and ratio > 0:
         found["ffn"] = round(ratio * found["hidden"])
     merge = _merged(part, outer)
     if type(tokens) is int and tokens > 0 and {"size", "patch"} <= found.keys():
