@@ -122,6 +122,8 @@ CONFIG = {
 }  # fmt: skip
 TEXT = {key: value for key, value in CONFIG.items() if key != "vision_config"}
 
+OF_WINDOWS = {"intermediate_size": 3420, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31]}  # config.json of Qwen2.5-VL
+
 
 @pytest.fixture
 def published(tmp_path):
@@ -148,6 +150,57 @@ def test_a_tower_of_one_size_needs_nothing_more():
     assert (tower["size"], tower["patch"], tower["merge"]) == (896, 14, 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "size", "tokens", "expected"),
+    [
+        ("llama-4-scout", {"image_size": 336, "patch_size": 14, "num_attention_heads": 16, "intermediate_size": 5632,
+            "pixel_shuffle_ratio": 0.5}, None, 144, {"merge": 2}),  # a tile of Llama 4
+        ("qwen2-vl-7b", {"mlp_ratio": 4, "spatial_merge_size": 2}, 1008, 1296, {"ffn": 5120}),
+        ("qwen2.5-vl-7b", {**OF_WINDOWS, "spatial_merge_size": 2}, 1008, 1296, {"window": 64, "pattern": ["local"] * 7 + ["global"]}),
+        ("qwen2.5-vl-7b", {**OF_WINDOWS, "fullatt_block_indexes": None}, 1008, 5184, {"merge": 1}),
+    ],
+)  # fmt: skip
+def test_a_config_says_how_patches_merge_and_what_they_see(published, tmp_path, name, part, size, tokens, expected):
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / f"{name}.json").read_text())
+    config["vision_config"] |= part
+    images = published(config, tower={} if size is None else {"size": size}, count=0.5).workload.serving.images
+    assert images.each == tokens
+    found = tower_of(str(tmp_path / "config.json"))
+    assert {key: found[key] for key in expected} == expected
+    assert ("window" in found) == ("window" in expected)
+
+
+def test_windows_shorten_encoding_by_the_pairs_that_they_leave():
+    """Of a layer 4 n^2 d operations are of pairs of patches; 64 of 5,184 patches leave next to none of them."""
+    tower = {"size": 1008, "patch": 14, "merge": 2, "layers": 8, "hidden": 1280, "heads": 16, "ffn": 5120}
+    flops = []
+    for windows in ({}, {"window": 64, "pattern": ["local", "global"]}, {"window": 64}):
+        own = own_step(of({"images": {"tower": {**tower, **windows}}}, "tp8"))
+        job, layout = own.job, Layout.of([Plan(tp=8)], np.ones(1), 8)
+        plain = transformer_step(job, layout, own.machine)
+        flops.append(encoded(transformer_step, plain, job, layout, own.machine, 1.0 / job.tower.often).flops[0] - plain.flops[0])
+    assert flops[0] - flops[2] == pytest.approx(8 * 4 * 1280 * 5184 * (5184 - 64), rel=1e-3)
+    assert flops[1] == pytest.approx(0.5 * (flops[0] + flops[2]), rel=1e-6)
+
+
+def test_a_file_of_windows_may_be_asked_without_any(published):
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / "qwen2.5-vl-7b.json").read_text())
+    config["vision_config"] |= {
+        "intermediate_size": 3420,
+        "spatial_merge_size": 2,
+        "window_size": 112,
+        "fullatt_block_indexes": [7, 15, 23, 31],
+    }
+    assert published(config, tower={"size": 1008, "window": None}).workload.serving.images.described.window is None
+
+
+def test_more_tokens_than_a_model_makes_of_an_image_are_told():
+    told = "an image becomes 256 tokens of the prompt, and vit-h makes 197 of it"  # ViT-H/16 of 224 pixels, with its class token
+    for images, expected in (({**IMAGES, "tokens": 196}, False), (IMAGES, True)):
+        assert any(told in note for note in crossflow.predict(of({"images": images})).notes) == expected
+        assert any(told in note for note in serve(asked({"images": images})).notes) == expected
+
+
 def test_what_is_written_wins_over_what_the_file_says(published):
     images = published(CONFIG, tower={"size": 1024, "layers": 12}, tokens=256).workload.serving.images
     assert (images.described.layers, images.each) == (12, 256)
@@ -158,6 +211,8 @@ def test_what_is_written_wins_over_what_the_file_says(published):
     [
         (TEXT, {"tower": {"size": 1024}}, r"config\.json describes no model of images; name one"),
         (CONFIG, {"tower": {"patch": 16}}, "the key 'size' is missing"),
+        (CONFIG, {"tower": {"size": 1024, "heads": 3}}, r"images\.tower: hidden = 1024 is not a multiple of heads = 3; give others"),
+        (CONFIG, {"tower": {"size": 1024, "pattern": ["local"]}}, "local layers need a window, such as window: 64"),
         (CONFIG, {"tower": {"size": 16}}, "an image is smaller than what becomes one token"),
         (CONFIG, {"model": "vit-h"}, "a model says nothing of it; give it"),
     ],
@@ -225,6 +280,21 @@ def test_encoders_take_energy_and_rent():
     assert rents[1] / rents[0] == pytest.approx((8 + 6) / (8 + 2), rel=0.02)  # the run is as long
 
 
+@pytest.mark.parametrize("requests", [{}, {"users": {"number": 4, "think": "0.1 s"}}])
+def test_power_over_time_is_the_energy_of_encoders_too(requests):
+    given = {"count": 40, "prompt": 2048, "output": 16, **(requests or {"arrivals": {"law": "poisson", "rate": "40 1/s"}})}
+    found = serve(of({"images": {**IMAGES, "count": 2.5, "encode": {"workers": 1}}}, workload=MODEL, requests=given))
+    series = found.series
+    assert (series["power_w"] * found.span / len(series["time_s"])).sum() == pytest.approx(found.energy, rel=1e-6)
+
+
+def test_encoders_that_never_work_take_no_room():
+    """Ten to the ninth encoders: three requests need three of them, and a fourth the first that is free again."""
+    encoders = Encoders(EncoderTimes(count=10**9, images=1.0, times=(0.0, 3.0), sent=(0.0, 1.0)))
+    assert [encoders.take(i, now) for i, now in enumerate((0.0, 0.0, 1.0, 3.5))] == [4.0, 4.0, 5.0, 7.5]
+    assert len(encoders.free) == 3
+
+
 def test_encoders_may_be_other_devices():
     images = {**IMAGES, "encode": {"workers": 2}}
     own, slower = (asked({"images": images}, system={"template": "dgx-h100", **pools}) for pools in ({}, {"pools": {"encode": "dgx-a100"}}))
@@ -238,6 +308,7 @@ def test_running_statistics_are_those_of_the_replay():
     whole, (_, tallied) = replayed_scenario(scenario, trace).found, tallied_scenario(scenario, trace)
     assert tallied.images == whole.images
     assert tallied.window[1] == pytest.approx(whole.window[1])
+    assert serve(scenario, stream=True).energy == pytest.approx(serve(scenario).energy, rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------------ what is refused

@@ -144,6 +144,7 @@ DRAFTED = {
 PICTURES = {**STEADY, "system.template": "dgx-h100", "workload.serving": {"images": {"model": "vit-l", "count": 1.0, "tokens": 196}}}
 TOWER = {"size": 448, "patch": 14, "merge": 2, "layers": 4, "hidden": 256, "heads": 4, "ffn": 1024}
 PAINTED = {**PICTURES, "workload.serving": {"images": {"tower": TOWER}}}
+WINDOWED = {**PICTURES, "workload.serving": {"images": {"tower": {**TOWER, "window": 64}}}}
 GUIDED = {**STEADY, "workload.serving": {"guided": {"token": "5 ms", "overlapped": False}}}
 APART = {"workload.task": "decode", "workload.output": 64, "workload.serving": {"experts": {"strategy": "tp2"}}, "strategy.micro_batch": 8}
 READERS = {**STEADY, "workload.serving": {"prefill": {"strategy": "tp1", "workers": 1}}}
@@ -288,7 +289,8 @@ TRANSFORMER = {
     **{f"serving.images.{key}": When(value, PICTURES) for key, value in {
         "model": "vit-h", "count": 0.5, "tokens": 1, "tp": 1, "dtype": "fp32", "encode.strategy": "tp1", "encode.workers": 2}.items()},
     **{f"serving.images.tower.{key}": When(value, PAINTED) for key, value in {
-        "size": 224, "patch": 16, "merge": 4, "layers": 8, "hidden": 512, "heads": 8, "ffn": 4096, "gated": True, "biases": False}.items()},
+        "size": 224, "patch": 16, "merge": 4, "layers": 8, "hidden": 512, "heads": 8, "ffn": 4096, "gated": True, "biases": False, "window": 16}.items()},
+    "serving.images.tower.pattern": When("local,global", WINDOWED),
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS), "serving.experts.strategy": When("tp4", APART), "serving.experts.micro_batches": When(1, APART),
     **{f"serving.adapters.{key}": When(value, LORA) for key, value in {"count": 9, "share": 0.5, "skew": 1.0, "slots": 2}.items()},

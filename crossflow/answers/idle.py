@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score, absent
-from crossflow.answers.steps.services import between_nodes
+from crossflow.answers.steps.services import between_nodes, unlike_images
 from crossflow.answers.uses import LITTLE, lost, uses
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -94,6 +94,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     yield from (f"{path} changes nothing here: {why}" for path, why in untimely.items())
     yield from _of_model(scenario)
     yield from between_nodes(scenario)
+    yield from unlike_images(scenario.workload)
     yield from _loads(scenario)
     planned = {"strategy.placement"} if isinstance(scenario.strategy, Plan) else set()  # one of its options
     for place, why in SETTINGS.items():

@@ -132,6 +132,8 @@ def _with_tower(document: Document, file: str) -> Document:
     if not known and not (isinstance(given, Mapping) and "layers" in given):
         told = f"{Path(file).name} describes no model of images; name one, such as model: vit-l"
         raise document.error(("serving", "images"), told)
+    if isinstance(given, Mapping) and given.get("window", ...) is None:  # all layers see the whole image
+        known.pop("pattern", None)
     tower = {**known, **given} if isinstance(given, Mapping) else given
     return files.replaced(document, {("serving", "images"): {**images, "tower": tower}})
 

@@ -42,7 +42,7 @@ DOORS = {
     "schedule": ("durations", "longest_path", "of_class", "schedule"),
     "service.adapters": ("AdapterSlots",),
     "service.cache": ("PrefixCache",),
-    "service.encoders": ("EncoderTimes",),
+    "service.encoders": ("EncoderTimes", "encoder_work"),
     "service.fleet": ("EnginePool", "Readers", "Tallied", "replay", "replay_tallied"),
     "service.policies": ("POLICIES", "policy_of"),
     "service.replayed": ("Jumps", "ServiceReplay"),

@@ -576,6 +576,18 @@ class TowerSpec(FileModel):
     ffn: Dimension = Field(description="inner width of the MLP")
     gated: Flag = Field(False, description="whether the MLP multiplies two branches")
     biases: Flag = Field(True, description="whether linear layers have biases")
+    window: Dimension | None = Field(None, description="patches that a patch attends to in local layers; all of an image where absent")
+    pattern: Annotated[tuple[Literal["local", "global"], ...], BeforeValidator(listed)] = Field(
+        ("local",), min_length=1, description="of a `window`: kinds of successive layers, repeated to the last; global sees the whole image"
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; give others")
+        if self.window is None and "local" in self.pattern and "pattern" in self.model_fields_set:
+            raise ValueError("pattern: local layers need a window, such as window: 64")
+        return self
 
     @property
     def tokens(self) -> int:
@@ -590,6 +602,7 @@ class TowerSpec(FileModel):
             "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "ffn": self.ffn,
             "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False, "head": "none",
             "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
+            "window": None if self.window is None else {"size": self.window, "pattern": self.pattern},
         }  # fmt: skip
 
 

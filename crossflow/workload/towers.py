@@ -27,7 +27,9 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "inner": ("intermediate_size", "encoder_ffn_dim", "mlp_dim", "vt_intermediate_size"),
     "patch": ("patch_size", "spatial_patch_size"),
 }
-MERGES = ("spatial_merge_size", "merge_kernel_size", "pooling_kernel_size")  # patches of a side that become one token
+# Patches of a side that become one token, and the inverse of that (Llama 4, InternVL).
+MERGES = ("spatial_merge_size", "merge_kernel_size", "pooling_kernel_size", "scale_factor")
+SHRINKS = ("pixel_shuffle_ratio", "downsample_ratio")
 
 
 class TowerKind(FileModel):
@@ -84,16 +86,41 @@ def vision_tower(config: Mapping[str, Any], at: Sequence[str] = ()) -> dict[str,
     part, outer = next(((part, outer) for name, part, outer in _parts(config, at) if name == "vision tower"), ({}, {}))
     kind = kinds().get(str(part.get("model_type") or outer.get("model_type")), TowerKind())
     sizes = {"layers": "layers", "hidden": "width", "heads": "heads", "ffn": "inner", "patch": "patch"}
-    found = {key: size for key, name in sizes.items() if (size := _size(part, name))}
+    found: dict[str, Any] = {key: size for key, name in sizes.items() if (size := _size(part, name))}
     if not found:
         return {}
-    image, tokens = part.get("image_size"), outer.get("mm_tokens_per_image")
+    image, tokens, ratio = _first(part.get("image_size")), outer.get("mm_tokens_per_image"), part.get("mlp_ratio")
     if type(image) is int and image > 0:
         found["size"] = image
-    merge = next((held for name in MERGES if (held := part.get(name) or outer.get(name))), 1)
+    if "ffn" not in found and "hidden" in found and isinstance(ratio, int | float) and ratio > 0:
+        found["ffn"] = round(ratio * found["hidden"])
+    merge = _merged(part, outer)
     if type(tokens) is int and tokens > 0 and {"size", "patch"} <= found.keys():
         merge = round(found["size"] / found["patch"] / tokens**0.5)
-    return {**found, "merge": merge[0] if isinstance(merge, list) else merge, "gated": kind.gated, "biases": kind.biases}
+    return {**found, **_windows(part, found), "merge": merge, "gated": kind.gated, "biases": kind.biases}
+
+
+def _first(given: Any) -> Any:
+    """A number that is written for each side, as that of one."""
+    return given[0] if isinstance(given, list) and given else given
+
+
+def _merged(part: Mapping[str, Any], outer: Mapping[str, Any]) -> Any:
+    """Patches of a side that become one token, 1 where a file does not say it. [1]"""
+    if held := next((held for name in MERGES if (held := part.get(name) or outer.get(name))), None):
+        return _first(held)
+    shares = (part.get(name) or outer.get(name) for name in SHRINKS)
+    return next((round(1.0 / share) for share in shares if type(share) is float and 0.0 < share <= 1.0), 1)
+
+
+def _windows(part: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Windows of so many pixels a side, within which all layers but some attend (Qwen2.5-VL), with the patches of one."""
+    side, whole = part.get("window_size"), part.get("fullatt_block_indexes")
+    if type(side) is not int or not isinstance(whole, list) or not {"patch", "layers"} <= found.keys() or side < found["patch"]:
+        return {}
+    seen = ["global" if i in whole else "local" for i in range(found["layers"])]
+    period = next(n for n in range(1, len(seen) + 1) if all(kind == seen[i % n] for i, kind in enumerate(seen)))
+    return {"window": (side // found["patch"]) ** 2, "pattern": seen[:period]}
 
 
 def _parts(config: Mapping[str, Any], at: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
@@ -110,7 +137,8 @@ def _parts(config: Mapping[str, Any], at: Sequence[str]) -> Iterator[tuple[str, 
 
 def _size(config: Mapping[str, Any], key: str) -> int:
     """A size of a tower, 0 where its part does not give it."""
-    return next((config[name] for name in SIZES[key] if type(config.get(name)) is int and config[name] > 0), 0)
+    given = (_first(config.get(name)) for name in SIZES[key])
+    return next((size for size in given if type(size) is int and size > 0), 0)
 
 
 def _parameters(config: Mapping[str, Any], outer: Mapping[str, Any], language: Mapping[str, Any]) -> int | None:

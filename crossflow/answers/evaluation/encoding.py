@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from crossflow.answers.evaluation.replay_statistics import mean_inside
 from crossflow.answers.evaluation.scoring import drawn_energy
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps.batch import Fleet
@@ -15,7 +16,7 @@ from crossflow.base.arrays import Array
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.transformer import transformer_step
-from crossflow.engine.service.encoders import EncoderTimes
+from crossflow.engine.service.encoders import EncoderTimes, encoder_work
 from crossflow.hardware.architecture.template import ENCODING
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import encoder_plan
@@ -43,6 +44,15 @@ class EncoderPool:
     def busy(self, requests: tuple[int, ...]) -> float:
         """Time in which all encoders work on requests, by how many images these have. [s]"""
         return float(np.dot(requests, self.times.times))
+
+    def power(self, arrivals: Array, edges: Array) -> Array:
+        """Power of all encoders in the mean of every interval between edges, with requests that arrive at such times. [W]"""
+        begun, images = encoder_work(self.times, arrivals)
+        drawn = np.full(len(edges) - 1, self.times.count * self.resting)
+        for many in np.unique(images[images > 0]).tolist():
+            mine, lasts = begun[images == many], self.times.times[many]
+            drawn += (self.energies[many] / lasts - self.resting) * mean_inside(mine, mine + lasts, edges)
+        return drawn
 
     def energy(self, requests: tuple[int, ...], span: float) -> float:
         """Energy of all encoders in a time in which they have such requests. [J]"""

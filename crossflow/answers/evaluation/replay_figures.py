@@ -14,7 +14,7 @@ from crossflow.answers.evaluation.replaying import ReplayedScenario, replayed_sc
 from crossflow.answers.evaluation.scoring import rents
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.steps.services import between_nodes
+from crossflow.answers.steps.services import between_nodes, unlike_images
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay
@@ -202,9 +202,13 @@ class ReplayFigures:
         """Energy of all devices over the run, while they wait or have failed too, but not of engines that are stopped. [J]"""
         resting = zip(self.run.engines, self.run.resting, self.found.paid_shares, strict=True)
         idle = sum(watts * (self.span * paid - jumps.busy) for (_, jumps), watts, paid in resting)
-        beside = self.run.encoders, self.found.images
-        encoding = beside[0].energy(beside[1].requests, self.span) if beside[0] is not None and beside[1] is not None else 0.0
-        return float(sum(float(each.sum()) for each in self.run.energies) + idle + encoding)
+        return float(sum(float(each.sum()) for each in self.run.energies) + idle + self.encoding)
+
+    @property
+    def encoding(self) -> float:
+        """Energy of encoders of images over the run, while they wait too; nothing without any. [J]"""
+        pool, did = self.run.encoders, self.found.images
+        return 0.0 if pool is None or did is None else pool.energy(did.requests, self.span)
 
     @property
     def power(self) -> float:
@@ -327,6 +331,7 @@ class ReplayFigures:
         if getattr(self.scenario.workload.serving, "speculation", None) is not None:  # type: ignore[union-attr] # of a transformer
             found.append("speculation gives each request the mean number of tokens in every step")
         found.extend(between_nodes(self.scenario))
+        found.extend(unlike_images(self.scenario.workload))
         if self.congestion is not None:
             found.extend(self.congestion.notes)
         return found

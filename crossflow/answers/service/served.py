@@ -75,6 +75,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
         lasts = [np.maximum(jumps.ended - jumps.begun, 1e-12) for _, jumps in engines]
         powers = [energy / last - watts for energy, last, watts in zip(self.run.energies, lasts, resting, strict=True)]
         paid = [inside(spans, edges) for spans in self.found.paid]
+        encoding = 0.0 if self.run.encoders is None else self.run.encoders.power(self.found.arrival, edges)
         writers = self.run.writing
         used = sum(over_time(jumps, jumps.pages, edges) * one.limits.page for one, jumps in writers)
         room = sum(share * one.limits.pages * one.limits.page for (one, _), share in zip(writers, paid[-len(writers) :], strict=True))
@@ -89,7 +90,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "cache_use": np.asarray(used) / np.maximum(room, 1e-12),
             "busy": sums([np.ones(len(jumps.begun)) for _, jumps in engines]) / np.maximum(sum(paid), 1e-12),
             "engines": np.asarray(sum(paid)),
-            "power_w": sums(powers) + sum(watts * share for watts, share in zip(resting, paid, strict=True)),
+            "power_w": sums(powers) + sum(watts * share for watts, share in zip(resting, paid, strict=True)) + encoding,
         }  # fmt: skip
 
     @functools.cached_property
@@ -309,7 +310,7 @@ class StreamedRequests(ServedRequests):
         """Energy of all devices over the run, while they wait or have failed too, but not of engines that are stopped. [J]"""
         paid, busy = self.found.paid_shares * self.span, np.concatenate([kind.busy for kind in self._tally.kinds])
         watts = np.repeat([one.resting for one in self.run.kinds], [one.count for one in self.run.kinds])
-        return sum(kind.energy for kind in self._tally.kinds) + float(watts @ (paid - busy))
+        return sum(kind.energy for kind in self._tally.kinds) + float(watts @ (paid - busy)) + self.encoding
 
     @property
     def jumps(self) -> tuple[int, int]:

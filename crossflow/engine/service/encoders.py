@@ -14,6 +14,10 @@ import heapq
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from crossflow.base.arrays import Array, Index
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTimes:
@@ -47,7 +51,7 @@ class Encoders:
 
     def __init__(self, known: EncoderTimes) -> None:
         self.known = known
-        self.free = [0.0] * known.count  # heap of when each has nothing more to do. [s]
+        self.free = list[float]()  # heap of when those that have had a request have nothing more to do. [s]
         self.arrivals: dict[int, float] = {}  # of requests that are here. [s]
         self.requests = [0] * len(known.times)  # that had so many images. [1]
         self.waited = 0.0  # of all requests, for an encoder. [s]
@@ -58,8 +62,28 @@ class Encoders:
         self.requests[images] += 1
         if not images:
             return now
-        begin = max(now, heapq.heappop(self.free))
+        begin = self._begin(now)
         end = begin + self.known.times[images]
         heapq.heappush(self.free, end)
         self.waited += begin - now
         return end + self.known.sent[images]
+
+    def _begin(self, now: float) -> float:
+        """When the first encoder that is free begins; one that has had no request yet takes none of the heap. [s]"""
+        if len(self.free) < self.known.count and not (self.free and self.free[0] <= now):
+            return now
+        return max(now, heapq.heappop(self.free))
+
+
+def encoder_work(known: EncoderTimes, arrivals: Array) -> tuple[Array, Index]:
+    """When encoders begin with each request, and the images that it has, in order of arrival, shapes (requests,). [s], [1]
+
+    Parameters
+    ----------
+    arrivals : of requests by their number, shape (requests,). [s]
+    """
+    encoders = Encoders(known)
+    order = np.argsort(arrivals, kind="stable")
+    images = np.array([known.of(int(i)) for i in order], dtype=np.intp)
+    away = np.array([encoders.take(int(i), float(arrivals[i])) for i in order])
+    return away - np.array(known.sent)[images] - np.array(known.times)[images], images
