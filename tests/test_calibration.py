@@ -499,7 +499,7 @@ def test_rows_do_not_choose_logs(run, tmp_path):
         ("a,b\n1,2\n", f"t.csv: is no table of measurements, for it has none of these columns; {KNOWN}"),
         ("", f"t.csv: is no table of measurements, for it holds no row; {KNOWN}"),
         ("device,dtype,m,n,k,time_us\n,fp16,64,64,x,5\n,fp16,64,0,64,5\n", "t.csv:2: k: expected a number above zero, got 'x'\nt.csv:3: n: expected a number above zero, got '0'"),
-        ("collective,ranks,ranks_per_node,size_bytes,time_us\nall_redux,8,8,64,5\n", "t.csv:2: collective: expected one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv, sendrecv, got 'all_redux'; did you mean 'all_reduce'?"),
+        ("collective,ranks,ranks_per_node,size_bytes,time_us\nall_redux,8,8,64,5\n", "t.csv:2: collective: expected one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, send_recv, sendrecv, got 'all_redux'; did you mean 'all_reduce'?"),
         ("collective,ranks,ranks_per_node,size_bytes,time_us\nall_reduce,1,1,64,5\n", "t.csv:2: ranks, ranks_per_node: expected whole numbers, two ranks or more, got 1, 1"),
     ],
 )  # fmt: skip

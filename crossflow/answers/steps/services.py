@@ -179,11 +179,12 @@ def between_nodes(scenario: Scenario) -> Iterator[str]:
 def unlike_images(workload: object) -> Iterator[str]:
     """What to say where images become more tokens of the prompt than their model makes."""
     images = workload.serving.images if isinstance(workload, TransformerSpec) and workload.task == "serving" else None
-    if images is None or images.each <= (made := images.described.image.tokens):
+    image = images.described.image if images else None
+    if images is None or image is None or images.each <= image.tokens:
         return
     yield (
         f"workload.serving.images.tokens: an image becomes {images.each:,} tokens of the prompt, and {images.model or 'the tower'} makes "
-        f"{made:,} of it, which is what is computed; of images in tiles count tiles, or name a model of larger images"
+        f"{image.tokens:,} of it, which is what is computed; of images in tiles count tiles, or name a model of larger images"
     )
 
 
