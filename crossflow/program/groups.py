@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -74,6 +75,12 @@ class Group:
         """Neighbouring ranks, as many at each of n design points."""
         ranks, one = np.full(n, float(size)), np.ones(n)
         return cls(size=ranks, per_node=np.full(n, float(per_node)), stride=one, devices=ranks, extent=ranks)
+
+    @classmethod
+    def across(cls, stride: Array, part: JobPart | None = None) -> Self:
+        """Two ranks in different nodes, so many devices apart."""
+        pair = np.full(len(stride), 2.0)
+        return cls(size=pair, per_node=np.ones(len(stride)), stride=stride, devices=pair * stride, extent=pair, part=part)
 
     @functools.cached_property
     def several(self) -> bool:

@@ -148,8 +148,7 @@ def _parameters(config: Mapping[str, Any], outer: Mapping[str, Any], language: M
     inner = _size(config, "inner") or int(config.get("mlp_ratio") or 0) * d
     if kind is None or not (d and layers and inner and patch):
         return None
-    merged = config.get(kind.merge) or outer.get(kind.merge) or 1
-    merged = merged[0] if isinstance(merged, list) else merged
+    merged = _first(config.get(kind.merge) or outer.get(kind.merge) or 1)
     target = config.get("out_hidden_size") or language.get("hidden_size") or 0
     widths = {"d": d, "m": d * merged**2, "t": target, "": 0}
     return layers * _layer(kind, d, inner) + _ends(kind, config, d, patch) + _projectors(kind, config, widths)

@@ -86,6 +86,4 @@ def encoder_pool(scenario: Scenario) -> EncoderPool | None:
 
 def _sent(runs_on: Machine, layout: Layout, sizes: Array) -> Array:
     """Time in which the tokens of images leave an encoder, each rank with its share, shape (n,). [s]"""
-    pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
-    group = Group(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair)
-    return np.asarray(runs_on.wires.time("send_recv", sizes / layout.tp, group))
+    return np.asarray(runs_on.wires.time("send_recv", sizes / layout.tp, Group.across(layout.devices)))

@@ -463,8 +463,7 @@ def _transfer(scenario: Scenario, engine: Plan, weights: float, *, apart: bool) 
     (held, both), (experts, own) = _overlap(plan, engine, routed=False), _overlap(plan, engine, routed=True)
     part, kept = (1.0 - share) * held + share * experts, (1.0 - share) * both + share * own  # of the model: on a rank, of what it needs
     if apart:
-        pair, one = np.full(1, 2.0), np.ones(1)
-        group = Group(size=pair, per_node=one, stride=one * scenario.nodes[0], devices=pair * scenario.nodes[0], extent=pair)
+        group = Group.across(np.full(1, float(scenario.nodes[0])))
         return float(runs_on.wires.time("send_recv", np.full(1, weights * max(1.0, part * size)), group)[0])
     lacking = max(1.0 - kept * size, 0.0)
     if lacking < SAME:

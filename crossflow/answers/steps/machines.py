@@ -26,9 +26,9 @@ def own_machine(scenario: Scenario) -> Machine:
     return _machine(scenario, scenario.architecture, scenario.system)
 
 
-def pool_machine(scenario: Scenario, device: Architecture, pool: SystemSpec) -> Machine:
-    """What a transformer of a scenario runs on in a pool of its system."""
-    return replace(_machine(scenario, device, pool), profile=None)  # which is of the devices of the system
+def pool_machine(scenario: Scenario, device: Architecture, pool: SystemSpec, *, least: bool = False) -> Machine:
+    """What a transformer of a scenario runs on in a pool of its system; `least` as of `crossflow.evaluate`."""
+    return replace(_machine(scenario, device, pool), profile=None, least=least)  # a profile is of the devices of the system
 
 
 def place_of_pool(scenario: Scenario, name: str, own: Machine) -> tuple[Machine, Fleet]:

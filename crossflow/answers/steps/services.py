@@ -64,7 +64,7 @@ class ServiceStep(TransformerStep):
     def _run_on(self, runs_on: Machine) -> Ran:
         """The same on a machine, which also keeps what was worked out of its network."""
         batch, job, pool = self.batch, self.job, self.batch.pools.get("prefill")
-        reads_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
+        reads_on = runs_on if pool is None else pool_machine(batch.scenario, pool.device, pool.system, least=batch.least)
         layout = Layout.of(batch.members.strategies, batch.members.batch, runs_on.node)
         service = service_of(job, batch.members.workloads, batch.members.which, runs_on, reads_on)  # type: ignore[arg-type] # of transformers
         found, further = expert_pool(batch, runs_on), self._further()
@@ -114,9 +114,7 @@ class ServiceStep(TransformerStep):
         names = dict.fromkeys(name for count in counts for name in count)
         if names and batch.scenario.requests is None:
             raise CrossflowError(f"{batch.scenario.name}: workload.serving.pools: {OF_A_REPLAY}")
-        own = Fleet(system=batch.system, device=batch.device)
-        devices = {name: np.array([float(count.get(name, 0)) for count in counts])[batch.members.which] for name in names}
-        return tuple(replace(batch.pools.get(name, own), devices=count) for name, count in devices.items())
+        return tuple(self._fleet(name, [count.get(name, 0) for count in counts]) for name in names)
 
     def _encoders(self) -> tuple[Fleet, ...]:
         """Devices of encoders of images, which only a replay puts to work."""
@@ -126,8 +124,13 @@ class ServiceStep(TransformerStep):
             return ()
         if batch.scenario.requests is None:
             raise CrossflowError(f"{batch.scenario.name}: workload.serving.images.encode: {UNQUEUED}")
-        own = Fleet(system=batch.system, device=batch.device)
-        return (replace(batch.pools.get(ENCODING, own), devices=np.array([float(count) for count in counts])[batch.members.which]),)
+        return (self._fleet(ENCODING, counts),)
+
+    def _fleet(self, name: str, counts: Sequence[int]) -> Fleet:
+        """Devices of a pool, those of the system where there is no such pool, of which each workload has so many."""
+        batch = self.batch
+        own = batch.pools.get(name) or Fleet(system=batch.system, device=batch.device)
+        return replace(own, devices=np.array(counts, dtype=float)[batch.members.which])
 
 
 def _encoding(workload: TransformerSpec) -> int:

@@ -145,7 +145,7 @@ class UnlikeStep(TransformerStep):
         """Plans with the layers and the devices of every stage."""
         batch, layout = self.batch, self.laid.layout
         machines = [self.machine]
-        machines += [replace(pool_machine(batch.scenario, one.device, one.system), least=batch.least) for one in self._pools]
+        machines += [pool_machine(batch.scenario, one.device, one.system, least=batch.least) for one in self._pools]
         ranks = layout.tp * layout.cp * layout.dp
         in_pools = [one.system.device_count / ranks for one in self._pools]
         stages = [layout.pp - sum(in_pools), *in_pools]
@@ -220,7 +220,7 @@ def expert_pool(batch: PointBatch, runs_on: Machine) -> tuple[ExpertPool, Fleet]
     if not any(map(experts_plan, workloads)):
         return None
     pool = batch.pools.get(FEEDING)
-    lies_on = runs_on if pool is None else replace(pool_machine(batch.scenario, pool.device, pool.system), least=batch.least)
+    lies_on = runs_on if pool is None else pool_machine(batch.scenario, pool.device, pool.system, least=batch.least)
     return pool_of_experts(workloads, batch.members.which, lies_on, pool or Fleet(system=batch.system, device=batch.device))
 
 

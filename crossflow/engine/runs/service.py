@@ -698,9 +698,8 @@ def sending(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array
 def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
     """Time in which keys and values of a share of a worker's prompt pass the links of a machine, shape (n,). [s]"""
     layout = prefill.layout
-    pair, one = np.full(len(layout), 2.0), np.ones(len(layout))
     kind = Group if layout.part is None else HandoverGroup
-    group = kind(size=pair, per_node=one, stride=layout.devices, devices=pair * layout.devices, extent=pair, part=layout.part)
+    group = kind.across(layout.devices, layout.part)
     sent = memory(job.handed, layout, prefill.machine).stages[CACHE].max(axis=0) * share
     return np.asarray(machine.wires.time("send_recv", sent, group))
 
