@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,7 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
     device = architecture(system)
     _check_system(spec, system, device, document)
     ground = _ground(spec, system, document)
-    with _Keys(document):
+    with _keyed(document):
         congestion = shared_as(system.network, *system.mesh) if spec.links == "shared" else None
     kinds, traces, slices = list[ClusterJobKind](), list[JobTrace](), list[SliceShape]()
     for number, entry in enumerate(spec.jobs):
@@ -109,19 +111,14 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
     )  # fmt: skip
 
 
-class _Keys:
-    """Errors inside it are those of the key of the file that they begin with."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = document
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        if isinstance(error, CrossflowError):
-            key, _, said = str(error).partition(": ")
-            raise self._document.error(tuple(key.split(".")), said) from None
+@contextmanager
+def _keyed(document: Document) -> Iterator[None]:
+    """Turn errors inside it into those of the key of the file that they begin with."""
+    try:
+        yield
+    except CrossflowError as error:
+        key, _, said = str(error).partition(": ")
+        raise document.error(tuple(key.split(".")), said) from None
 
 
 def _sending(kind: ClusterJobKind, entry: JobsSpec, congestion: Congestion, nodes: int) -> ClusterJobKind:
