@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from crossflow.__main__ import main
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.search.settings import GradientSettings
 from crossflow.edges import bench
@@ -40,7 +41,7 @@ def test_every_figure_has_value_unit_and_meaning(figures):
     assert {name: figure["unit"] for name, figure in figures.items()} == units
     for name, figure in figures.items():
         speed = name not in ("memory_growth", "scale_65536_over_8", "events_per_second")
-        assert set(figure) == {"value", "unit", "meaning"} | ({"loops"} if speed else set())
+        assert set(figure) == {"value", "unit", "meaning"} | ({"loops", "calls"} if speed else set())
         assert isinstance(figure["value"], float)
         assert np.isfinite(figure["value"])
         assert len(figure["meaning"].split()) > 3
@@ -64,6 +65,24 @@ def test_figures_are_slower_where_they_take_more_loops_than_recorded(figures, tm
     assert "expected figures of speed" in refused("bench", "--against", str(file))
     assert "--within says how much slower than --against FILE is allowed" in refused("bench", "--within", "2")
     assert "expected a positive number of times, such as 1.3, got '-1'" in refused("bench", "--within=-1")
+
+
+def test_figures_are_busier_where_they_make_more_calls_than_recorded(figures, tmp_path, capsys, monkeypatch):
+    calls = figures["gemms_100k"]["calls"]
+    recorded = {"gemms_100k": {"calls": calls}, "gone": {"calls": 1}, "memory_growth": {"value": 1.0}}
+    assert bench.busier(figures, recorded) == {}
+    recorded["gemms_100k"]["calls"] = calls // 2
+    assert bench.busier(figures, recorded) == {"gemms_100k": pytest.approx(2.0, rel=0.01)}
+    monkeypatch.setattr(bench, "run", lambda: figures)
+    file = tmp_path / "bench.json"
+    file.write_text(f'{{"gemms_100k": {{"calls": {calls // 2}}}}}')
+    assert main(["bench", "--against", str(file)]) == 2
+    assert f"more function calls than in {file}: gemms 100k 2.0" in capsys.readouterr().err
+
+
+def test_calls_are_counted_once_each():
+    assert bench._calls(lambda: None) == 1
+    assert bench._calls(lambda: [abs(one) for one in range(7)]) == bench._calls(lambda: [abs(one) for one in range(4)]) + 3
 
 
 @pytest.mark.thorough  # what it runs quicker tests run too

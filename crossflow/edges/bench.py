@@ -1,12 +1,14 @@
 """The project's own speed figures, measured in CPU time, and how much slower they are than recorded ones.
 
-The machine is not yours alone, and yours is another one: figures are compared as multiples of a fixed loop of numpy calls, which is
-measured before and after each of them.
+The machine is not yours alone, and yours is another one: times are compared as multiples of a fixed loop of numpy calls, which is
+measured before and after each of them. How many functions a figure calls is the same on every machine with the same versions: what is
+done twice shows there, what takes longer inside numpy in the time.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -43,6 +45,7 @@ from crossflow.parallel.strategy.reading import every_strategy
 POINTS, SAMPLED = 8192, 16384
 PRODUCTS = 100_000
 FLOWS, ENDPOINTS, LEAF, SPINES = 10_000, 16_384, 32, 8  # that share a fat tree: endpoints on a leaf, with a link to each spine
+MORE_CALLS = 1.1  # as recorded that a figure may make, with the least and the newest versions of what crossflow needs
 TRIES = 4  # measurements of a figure that seems slower than recorded, before it is
 
 
@@ -95,7 +98,7 @@ def speeds() -> dict[str, Gauge]:
 
 
 def run() -> dict[str, dict[str, Any]]:
-    """Measure every figure: name -> value, unit and meaning, and of speeds how many times the fixed loop they take."""
+    """Measure every figure: name -> value, unit and meaning; of speeds, how many fixed loops they take and how many calls they make."""
     figures: dict[str, dict[str, Any]] = {name: _measured(speed) for name, speed in speeds().items()}
     alone = {
         "memory_growth": (_memory_growth(_case_study(512)), "B", "peak memory per further point, the score itself included"),
@@ -117,6 +120,16 @@ def slower(figures: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapp
     return {name: often for name, often in times.items() if often > within}
 
 
+def busier(figures: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Figures that call more functions than recorded, by more than other versions of libraries explain: name -> how many times."""
+    times = {
+        name: figures[name]["calls"] / then["calls"]
+        for name, then in recorded.items()
+        if "calls" in then and "calls" in figures.get(name, {})
+    }
+    return {name: often for name, often in times.items() if often > MORE_CALLS}
+
+
 def read(path: Path) -> Mapping[str, Mapping[str, Any]]:
     """Figures that `crossflow bench --json` wrote; CrossflowError where a file holds something else."""
     held = files.read_json(path, "figures of speed")
@@ -126,16 +139,33 @@ def read(path: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _is_figure(held: Any) -> bool:
-    return isinstance(held, dict) and all(isinstance(held.get(name, 1.0), float) and held.get(name, 1.0) > 0 for name in ("value", "loops"))
+    numbers = [held.get(name, 1.0) for name in ("value", "loops", "calls")] if isinstance(held, dict) else [""]
+    return all(isinstance(number, (int, float)) and number > 0 for number in numbers)
 
 
 def _measured(speed: Gauge) -> dict[str, Any]:
-    """Value, unit and meaning of a figure, and how many times the fixed loop one call takes."""
+    """Value, unit and meaning of a figure, how many times the fixed loop one call takes, and how many calls it makes."""
     before = _cpu(_loop, repeats=3)
     each = _cpu(speed.work, repeats=speed.repeats, warm=speed.warm)
     loop = min(before, _cpu(_loop, repeats=3))
     value, unit = (each, "s") if speed.count is None else (speed.count / each, "1/s")
-    return {"value": value, "unit": unit, "meaning": speed.meaning, "loops": each / loop}
+    return {"value": value, "unit": unit, "meaning": speed.meaning, "loops": each / loop, "calls": _calls(speed.work)}
+
+
+def _calls(work: Callable[[], object]) -> int:
+    """How many functions of Python and of C a call of it calls, itself included."""
+    found, before = itertools.count(), sys.getprofile()
+
+    def note(frame: object, event: str, argument: object) -> None:  # noqa: ARG001 - the interpreter gives them
+        if event in ("call", "c_call"):
+            next(found)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return next(found) - 1  # without the function that ends the count
 
 
 def _loop() -> None:

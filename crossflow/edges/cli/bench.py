@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
@@ -24,9 +25,18 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         rows = [[name.replace("_", " "), *_value(figure["value"], figure["unit"]), figure["meaning"]] for name, figure in figures.items()]
         page.emit(page.grid(rows, right=(1,), wraps=3))
-    if recorded is not None and (slow := bench.slower(figures, recorded, within)):
-        told = ", ".join(f"{name.replace('_', ' ')} {times:.2f} times" for name, times in slow.items())
-        raise CrossflowError(f"slower than in {arguments.against}, in multiples of a fixed loop: {told}; the limit is {within:g} times")
+    if recorded is None:
+        return
+    if slow := bench.slower(figures, recorded, within):
+        raise CrossflowError(
+            f"slower than in {arguments.against}, in multiples of a fixed loop: {_often(slow)}; the limit is {within:g} times"
+        )
+    if more := bench.busier(figures, recorded):
+        raise CrossflowError(f"more function calls than in {arguments.against}: {_often(more)}; the limit is {bench.MORE_CALLS:g} times")
+
+
+def _often(times: Mapping[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {often:.2f} times" for name, often in times.items())
 
 
 def _value(value: float, unit: str) -> list[str]:
