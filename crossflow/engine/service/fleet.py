@@ -102,7 +102,8 @@ class _TraceRun:
         self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
-        self.coupled = writers.coupled
+        self.together = [1] * len(self.replicas)  # engines whose jumps end with that of each, from it on. [1]
+        self.together[self.first] = max(writers.coupled, 1)
         self.queues = [0] * len(self.replicas)  # requests that wait at each engine. [1]
         self.waiting = self.peak_queue = 0  # requests that wait at all of them, now and at most. [1]
 
@@ -131,8 +132,11 @@ class _TraceRun:
         while True:
             while ends and actors[ends[0][1]].ends != ends[0][0]:
                 heapq.heappop(ends)  # of a jump that was shortened
-            end, soon = ends[0][0] if ends else NEVER, later[0][0] if later else NEVER
-            there, change = self.sent.ends, changes[0][0] if changes else NEVER
+            end, there = ends[0][0] if ends else NEVER, self.sent.ends
+            if end < now and end < there and not later and not changes:  # as nearly always
+                self._commit(heapq.heappop(ends)[1])
+                continue
+            soon, change = later[0][0] if later else NEVER, changes[0][0] if changes else NEVER
             if now <= soon and now <= end and now <= change and now <= there and now < NEVER:
                 self._arrive(index, now)
                 now, index = next(feed)
@@ -190,7 +194,7 @@ class _TraceRun:
             self._give(side, side.route(ticket), ticket, now)
         else:
             side.held.append((ticket, -1))
-            self._see_queues(0, 0)
+            self._see_peak()
 
     def _give(self, side: _Side, i: int, ticket: Ticket, now: float) -> None:
         """Give a request to an engine of a pool."""
@@ -200,7 +204,7 @@ class _TraceRun:
         before = actor.ends
         taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
         if actor.ends != now:  # else it may begin at once, and does not wait
-            self._see_queues(place, self.coupled if isinstance(actor, Lockstep) else 1)
+            self._see_queues(place)
         if not taken:
             self._follow(ticket, now)
         elif actor.ends != before:
@@ -211,18 +215,25 @@ class _TraceRun:
         actor = self.actors[i]
         now = actor.ends
         done = actor.commit()
-        self._see_queues(i, self.coupled if isinstance(actor, Lockstep) else 1)
+        self._see_queues(i)
         if actor.ends < NEVER:
             heapq.heappush(self.ends, (actor.ends, i))
         if done:
             self._ended(i, done, now)
 
-    def _see_queues(self, first: int, many: int) -> None:
-        """Count anew who waits at engines whose queues may have changed; their sum is largest behind an arrival or an eviction."""
-        for i in range(first, first + many):
+    def _see_queues(self, first: int) -> None:
+        """Count anew who waits at an engine whose queue may have changed, and at those with it that make every step together; the sum over
+        all engines is largest behind an arrival or an eviction.
+        """
+        before = self.waiting
+        for i in range(first, first + self.together[first]):
             waiting = self.replicas[i].queued
             self.waiting += waiting - self.queues[i]
             self.queues[i] = waiting
+        if self.waiting > before:
+            self._see_peak()
+
+    def _see_peak(self) -> None:
         self.peak_queue = max(self.peak_queue, self.waiting + sum(len(side.held) for side in self.sides))
 
     def _ended(self, i: int, done: list[Ticket], now: float) -> None:
@@ -251,6 +262,7 @@ class _TraceRun:
         side = self.sides[1]
         if not side.standing.up:
             side.held.append((ticket, reader))
+            self._see_peak()
             return
         i = side.route(ticket)
         self.where[ticket.index] = i
@@ -311,7 +323,7 @@ class _TraceRun:
         back = now + self.failures.repair
         if side.standing.fail(i, now):
             done, left = side.pool.replicas[i].fail(now, keeps=self.failures.keeps_output)
-            self._see_queues(side.first + i, 1)
+            self._see_queues(side.first + i)
             self._later(back, functools.partial(self._mend, side, i))
             self._ended(side.first + i, done, now)
             for ticket in left:

@@ -62,6 +62,8 @@ class Replica:
         self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
+        self.one_each = limits.pace == 1.0  # whether a step gives each request one token
+        self.most_pages = -(-(limits.surplus + 1) // limits.page)  # that the tokens of a step for one request take at most. [1]
         # Times of loads for which the next step waits before it begins, and of those that go along with it. [s]
         self.fetched = self.along = 0.0
         self.fetching: list[tuple[float, int, Ticket]] = []  # heap of requests that wait aside: until when, number of admission
@@ -137,16 +139,18 @@ class Replica:
 
     def finish(self, now: float) -> list[Ticket]:
         """End the jump that runs; requests that have ended."""
-        if self.ahead is not None:
+        if self.ahead is not None and self.ahead.ended:
             self._let_go(self.ahead)
         done = list[Ticket]()
-        ended = self._ending() if self.writing else []
-        if self.steps:
-            self._record(now, sum(beyond for _, beyond in ended))
         if self.writing:
-            self._write(now, ended, done)
-        for ticket, tokens in self.pieces:
-            self._read(ticket, tokens, now, done)
+            tokens = self._tokens_of(self.steps)
+            ended = self._ending(tokens)
+            self._record(now, tokens * self.writing - sum(beyond for _, beyond in ended))
+            self._write(now, tokens, ended, done)
+        elif self.steps:
+            self._record(now, 0)
+        for ticket, piece in self.pieces:
+            self._read(ticket, piece, now, done)
         return done
 
     # ---------------------------------------------------------------------------------------- failures
@@ -370,7 +374,7 @@ class Replica:
 
     def _tokens_of(self, steps: int) -> int:
         """Tokens that so many steps give each request that writes: the mean number, in whole ones. [1]"""
-        return int((self.rounds + steps) * self.limits.pace + TINY) - self.step
+        return steps if self.one_each else int((self.rounds + steps) * self.limits.pace + TINY) - self.step
 
     @property
     def _part(self) -> float:
@@ -379,6 +383,8 @@ class Replica:
 
     def _rounds_of(self, tokens: int) -> int:
         """The fewest steps that give each request so many tokens. [1]"""
+        if self.one_each:
+            return max(tokens, 1)
         steps = max(int(tokens / self.limits.pace), 1)
         while self._tokens_of(steps) < tokens:
             steps += 1
@@ -429,6 +435,8 @@ class Replica:
 
     def _make_room(self, now: float) -> None:
         """Evict requests until the next step has pages for what it writes."""
+        if self.writers * self.most_pages <= self.limits.pages - self.pages:
+            return
         while self._growing() > self.limits.pages - self.pages:
             self._evict(self._leaving(), now)
 
@@ -728,9 +736,11 @@ class Replica:
         if not self.in_a_row:
             self.missed.append((1, since))
 
-    def _ending(self) -> list[tuple[Ticket, int]]:
-        """Requests that the jump ends, in order of admission, and tokens that its last step gives them beyond what they asked for. [1]"""
-        heap, end = self.finishing, self.step + self._tokens_of(self.steps)
+    def _ending(self, tokens: int) -> list[tuple[Ticket, int]]:
+        """Requests that the jump ends, which gives each so many tokens, in order of admission; and tokens that its last step gives them
+        beyond what they asked for. [1]
+        """
+        heap, end = self.finishing, self.step + tokens
         found: list[tuple[Ticket, int]] = []
         while heap and heap[0][0] <= end:
             last, order, ticket = heapq.heappop(heap)
@@ -738,9 +748,9 @@ class Replica:
                 found.append((ticket, end - last))
         return sorted(found, key=lambda one: one[0].order) if self.limits.surplus else found
 
-    def _write(self, now: float, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
+    def _write(self, now: float, tokens: int, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
         """Every request that writes has the tokens of the steps; some end."""
-        tokens, n = self._tokens_of(self.steps), self.writing
+        n = self.writing
         self.context += tokens * n
         self.left -= tokens * n
         if self.policy.room != "whole":
@@ -776,15 +786,15 @@ class Replica:
         self.load += change
         self.seen = now
 
-    def _record(self, now: float, beyond: int) -> None:
-        """Write the jump down, of which so many tokens are beyond what was asked for."""
+    def _record(self, now: float, wrote: int) -> None:
+        """Write the jump down, which gives requests so many of the tokens that they asked for, beside those at the ends of prompts."""
         steps, n, since = self.steps, self.writing, self.since
         context = self.mean + 0.5 * (steps - 1) * self.limits.pace
-        wrote = self._tokens_of(steps) * n - beyond
         self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, self.queued, wrote))
         if n and self.in_a_row:
             self.trail.gaps.append((n * steps - len(self.returned), (now - since) / steps))
-            self.trail.gaps += [(1, now - last) for last in self.returned]  # whose first step is a jump of its own
+            if self.returned:  # whose first step is a jump of its own
+                self.trail.gaps += [(1, now - last) for last in self.returned]
         elif n:
             each = (now - since) / steps
             self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
