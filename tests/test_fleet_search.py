@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,16 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.evaluation.replaying import engines_of, replayed_on
-from crossflow.answers.fleets.demand import RequestWork, _first_due, _last_due, engines_needed, unread
+from crossflow.answers.fleets.demand import (
+    RequestWork,
+    _first_due,
+    _last_due,
+    engines_needed,
+    reading_work,
+    together,
+    unread,
+    writing_work,
+)
 from crossflow.answers.fleets.front import loads
 from crossflow.answers.fleets.growing import least
 from crossflow.answers.fleets.kinds import FleetKind, fills, kinds_of, site_of
@@ -23,6 +33,8 @@ from crossflow.answers.fleets.sizing import FleetTask, guessed, sized
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import requests_of
 from crossflow.base.errors import CrossflowError
+from crossflow.engine.service.steps import StepTable
+from crossflow.engine.service.ticket import Limits
 from crossflow.workload.requests.record import RequestTrace
 
 ROUTER = "workload.serving.router"
@@ -203,6 +215,50 @@ def test_bounds_of_work_are_the_load_of_the_busiest_interval():
     assert engines_needed(asked, 0) == pytest.approx(2.0, rel=1e-5)
     assert engines_needed(asked, 10) == 0.0
     assert engines_needed(RequestWork(arrival=arrival, due=np.full(10, np.inf), work=arrival), 0) == 0.0
+
+
+def table(writing, reading):
+    """Steps of engines by hand: of 0, 1 and 4 requests, and of 100 and 400 tokens, which see no keys or 1,000. [s]"""
+    energy = {"writing_energy": np.zeros((3, 2)), "reading_energy": np.zeros((3, 2, 2))}
+    axes = {"requests": np.array([0.0, 1.0, 4.0]), "context": np.array([0.0, 1000.0])}
+    axes |= {"tokens": np.array([100.0, 400.0]), "keys": np.array([0.0, 1000.0])}
+    return StepTable(writing=np.array(writing), reading=np.array(reading), **axes, **energy)
+
+
+def requests_by_hand(targets):
+    """A prompt of 1,000 tokens at 0 s and one of 600 at 5 s, with answers of 101 and 11 tokens, and their targets."""
+    trace = RequestTrace.of(np.array([0.0, 5.0]), np.array([1000, 600]), np.array([101, 11]))
+    return replace(trace, classes=(replace(trace.classes[0], **targets),))
+
+
+def test_work_of_requests_is_that_of_their_tokens_at_the_best_step_by_hand():
+    """400 tokens in a step cost 0.1 ms each that sees nothing, 0.2 ms that sees 1,000 keys; of four requests each token costs 2 ms."""
+    each = np.array([[[0.02, 0.04], [0.04, 0.08]]] * 3)
+    steps = table([[0.0, 0.0], [0.004, 0.006], [0.008, 0.008]], each)
+    asked = requests_by_hand({"ttft": 2.0, "tpot": 0.01})
+    reading = reading_work(asked, steps, np.array([1000.0, 200.0]))
+    assert reading.due.tolist() == [2.0, 7.0]
+    assert reading.work == pytest.approx([1000 * 0.15e-3, 200 * 0.15e-3])  # keys in the mean: half of the own, and all of the known
+    limits = Limits(chunk=400, requests=4, pages=1000, page=16)
+    writing = writing_work(asked, steps, limits)
+    assert writing.due == pytest.approx([3.0, 7.1])
+    assert writing.work == pytest.approx([100 * 0.002, 10 * 0.002])
+    assert writing_work(asked, steps, replace(limits, pace=2.0)).work == pytest.approx(writing.work / 2)
+    alone = writing_work(asked, steps, replace(limits, requests=1))
+    assert alone.work == pytest.approx([100 * 0.006, 10 * (0.004 + 0.002 * 0.605)])  # context of 1,050 and 605; the table ends at 1,000
+    both = together(reading, writing)
+    assert both.due == pytest.approx([3.0, 7.1])
+    assert both.work == pytest.approx(reading.work + writing.work)
+
+
+def test_work_may_be_left_out_of_as_many_requests_as_may_miss_their_targets():
+    """1, 2 and 6 s of work within 2 s: the largest ones are left out, and only what comes and is due inside an interval counts."""
+    asked = RequestWork(arrival=np.zeros(3), due=np.full(3, 2.0), work=np.array([1.0, 6.0, 2.0]))
+    assert [engines_needed(asked, missed) for missed in range(4)] == pytest.approx([4.5, 1.5, 0.5, 0.0], rel=1e-5)
+    later = replace(asked, due=np.array([2.0, np.inf, 2.0]))
+    assert engines_needed(later, 0) == pytest.approx(1.5, rel=1e-5)
+    apart = replace(asked, arrival=np.array([0.0, 1.0, 0.0]), due=np.array([2.0, 2.0, 4.0]))
+    assert engines_needed(apart, 0) == pytest.approx(6.0, rel=1e-5)  # 6 s of work within the second second
 
 
 @pytest.mark.parametrize("whole", [None, "500 ms"])
