@@ -19,6 +19,7 @@ from crossflow.engine.service.encoders import Encoders, EncoderTimes
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.huggingface import tower_of
+from crossflow.workload.towers import towers
 
 VIT = 630_764_800  # parameters of ViT-H without its classifier
 MODEL = {"model": "llama3-8b", "task": "serving"}
@@ -168,6 +169,39 @@ def test_a_config_says_how_patches_merge_and_what_they_see(published, tmp_path, 
     found = tower_of(str(tmp_path / "config.json"))
     assert {key: found[key] for key in expected} == expected
     assert ("window" in found) == ("window" in expected)
+
+
+def test_the_tower_of_glm_is_gated_and_as_wide_as_its_output():
+    """24 layers of 4 x 1536 x 1536 and 3 x 1536 x 4096 parameters; `intermediate_size` is the projector's (transformers, Glm4vMoe)."""
+    tower = tower_of(str(Path(__file__).parent / "data" / "huggingface" / "glm-4.5v.json"))
+    assert (tower["gated"], tower["biases"], tower["ffn"]) == (True, False, 4096)
+
+
+@pytest.mark.parametrize("mlp", [{"gated": True}, {"gated": False}, {"ffn": 4096}])
+def test_of_a_tower_of_an_unknown_kind_its_mlp_must_be_given(published, mlp):
+    novel = {**CONFIG, "vision_config": {**CONFIG["vision_config"], "model_type": "novel"}}
+    with pytest.raises(SpecError, match=r"images\.tower\.gated: config\.json has a tower of a kind that is not known; say whether its MLP"):
+        published(novel, tower={"size": 1024})
+    assert published(novel, tower={"size": 1024, **mlp}).workload.serving.images.tower.gated == mlp.get("gated", False)
+
+
+def test_a_ratio_that_is_no_whole_number_gives_the_tower_that_is_counted(published, tmp_path):
+    """4.36 x 1280 = 5580.8: of so many layers the count differs by two matrices of 461 elements more than 4 x 1280 a row."""
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / "qwen2-vl-7b.json").read_text())
+    counted = []
+    for ratio in (4, 4.36):
+        config["vision_config"] |= {"mlp_ratio": ratio, "spatial_merge_size": 2, "patch_size": 14}
+        counted.append(next(towers(config)).parameters)
+        ffn = published(config, tower={"size": 1008}).workload.serving.images.described.ffn
+    assert ffn == 5581
+    assert counted[1] - counted[0] == config["vision_config"]["depth"] * (5581 - 5120) * (2 * 1280 + 1)
+
+
+@pytest.mark.parametrize("heads", [{}, {"heads": 16}])
+def test_images_that_layers_attend_to_are_no_tokens_of_prompts(published, heads):
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / "llama-3.2-11b-vision.json").read_text())
+    with pytest.raises(SpecError, match="serving is modelled without layers with cross; predict this model with task: prefill"):
+        published(config, tower={"gated": False, **heads})
 
 
 def test_windows_shorten_encoding_by_the_pairs_that_they_leave():
