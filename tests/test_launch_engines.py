@@ -145,6 +145,42 @@ def test_priorities_of_vllm_are_read_and_written():
     assert "--scheduling-policy" not in write(crossflow.from_dict({**made, "software": "vllm"}), "vllm")
 
 
+def test_priorities_of_sglang_are_read_and_written():
+    engine = {"like": "sglang", "engine": {"queue": "priority"}}
+    launch = sglang("--tp 8 --enable-priority-scheduling --disable-priority-preemption")
+    assert (launch.software, launch.unmodelled) == (engine, ())
+    made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
+    written = write(crossflow.from_dict({**made, "software": engine}), "sglang")
+    assert "--enable-priority-scheduling" in written
+    assert "--disable-priority-preemption" in written
+    assert "schedule-policy" not in written
+    assert "priority" not in write(crossflow.from_dict({**made, "software": "sglang"}), "sglang")
+
+
+@pytest.mark.parametrize(
+    ("flags", "queue", "told"),
+    [
+        ("--enable-priority-scheduling", "priority", ["--enable-priority-scheduling (line 2): requests at work stay until they lose"]),
+        ("--enable-priority-scheduling --schedule-low-priority-values-first --disable-priority-preemption", "priority",
+         ["--schedule-low-priority-values-first (line 2): a larger `priority` of a class is first here; give classes of requests the"]),
+        ("--enable-priority-scheduling --priority-scheduling-preemption-threshold 5", "priority", ["requests at work stay"]),
+        ("--enable-priority-scheduling --schedule-policy lof", "priority", ["--schedule-policy (line 2): predicted in order of arrival within",
+         "requests at work stay"]),
+        ("--schedule-low-priority-values-first --schedule-policy lof", "output", ["does nothing without --enable-priority-scheduling"]),
+    ],
+)  # fmt: skip
+def test_what_priorities_of_sglang_do_beside_is_told(flags, queue, told):
+    launch = sglang(f"--tp 8 {flags}")
+    assert launch.software == {"like": "sglang", "engine": {"queue": queue}}
+    assert len(launch.unmodelled) == len(told)
+    assert all(what in str(one) for what, one in zip(told, launch.unmodelled, strict=True))
+
+
+def test_priorities_of_sglang_do_not_go_with_orders_by_prefix():
+    with pytest.raises(SpecError, match=r"--schedule-policy: --enable-priority-scheduling takes fcfs or lof, got lpm"):
+        sglang("--tp 8 --enable-priority-scheduling --schedule-policy lpm")
+
+
 def test_orders_of_sglang_are_read_and_written():
     for word, order in {"lpm": "prefix", "lof": "output"}.items():
         launch = sglang(f"--tp 8 --schedule-policy {word}")
