@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from crossflow.answers.explanation.answers import DecisionKind
 from crossflow.answers.explanation.dividing import count_path, divides, engine_text, nearest, undecided
+from crossflow.answers.meaning import caches_in
 from crossflow.answers.points import varied
 from crossflow.answers.scenario import Scenario, strategy_of
 from crossflow.base.formats import FORMATS
@@ -152,7 +153,7 @@ def _types(scenario: Scenario) -> Iterator[Attempt]:
         own = getattr(spec, name) or (WIDEST if name == "kv_dtype" and FORMATS[spec.dtype].bits < FORMATS[WIDEST].bits else spec.dtype)
         narrower = (other for other in names_of(type(spec).model_fields[name].annotation) if FORMATS[other].bits < FORMATS[own].bits)
         for other in narrower:
-            if name == "weight_dtype" and not _widened(scenario, other):
+            if (name == "weight_dtype" and not _widened(scenario, other)) or (name == "kv_dtype" and not caches_in(scenario.system, other)):
                 continue
             yield Attempt(kind="type", text=f"{name.replace('_', ' ')} {own} to {other}", settings={f"workload.{name}": other})
 
