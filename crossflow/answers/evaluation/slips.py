@@ -49,7 +49,7 @@ def _of_cache(dtype: str | None, system: SystemSpec) -> Iterator[str]:
 def _of_device(scenario: Scenario) -> Iterator[str]:
     """Figures of a device that is not shipped, or is changed, which lie far outside those of all that are: slips of a unit or a digit."""
     given, system = scenario.document.data["system"], scenario.system
-    if not isinstance(system, DatasheetSystem) or (device_of(given, scenario.base) and not is_changed(given)):
+    if not isinstance(system, DatasheetSystem) or (device_of(given, scenario.base) and not is_changed(scenario)):
         return
     for path, (unit, factor) in _FIGURES.items():
         value, (least, greatest) = value_at(system, path.split(".")), _spans()[path]
