@@ -72,6 +72,15 @@ def test_a_dense_model_in_fp8_is_read_back_as_itself(kind, tmp_path):
     assert crossflow.predict(again).step_time == pytest.approx(crossflow.predict(scenario).step_time, rel=1e-9)
 
 
+@pytest.mark.parametrize("command", ["vllm serve {}\n", "python3 -m sglang.launch_server --model-path {}\n", "trtllm-serve {}\n"])
+def test_a_comment_names_no_other_model_than_the_flag(command):
+    said = "#!/bin/sh\n# crossflow: workload.model: llama3-70b\n"
+    with pytest.raises(SpecError, match=r"-8B' is llama3-8b, and the comment workload\.model says llama3-70b; remove one of both"):
+        read(said + command.format("meta-llama/Llama-3.1-8B"))
+    for agreed in ("meta-llama/Llama-3.1-70B", "./our-own"):
+        assert read(said + command.format(agreed)).workload["model"] == "llama3-70b"
+
+
 def test_limits_of_a_server_are_shared_by_groups_of_attention():
     launch = sglang(
         "--tp 8 --dp 8 --enable-dp-attention --ep 8 --moe-a2a-backend deepep --max-running-requests 100 --chunked-prefill-size 16384"
