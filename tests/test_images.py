@@ -1,5 +1,7 @@
 """Images in the prompts of a service: the tower that encodes them, on the devices that read prompts or on encoders of their own."""
 
+import gzip
+import itertools
 import json
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from crossflow.answers.planning.asking import serve
 from crossflow.answers.scenario import from_dict, requests_of
 from crossflow.answers.steps import own_step
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.edges.trace.requests import write_requests
 from crossflow.engine.runs.towers import encoded
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.service.encoders import Encoders, EncoderTimes
@@ -343,6 +346,22 @@ def test_running_statistics_are_those_of_the_replay():
     assert tallied.images == whole.images
     assert tallied.window[1] == pytest.approx(whole.window[1])
     assert serve(scenario, stream=True).energy == pytest.approx(serve(scenario).energy, rel=1e-9)
+
+
+def test_a_trace_has_a_row_for_each_encoder_that_works(tmp_path):
+    found = serve(asked({"images": {**IMAGES, "count": 1.5, "encode": {"workers": 3}}}, arrivals={"law": "poisson", "rate": "400 1/s"}))
+    write_requests(found, path := tmp_path / "t.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    process = next(one["pid"] for one in events if one["ph"] == "M" and one["args"]["name"] == "encoders of images")
+    assert process not in {one["pid"] for one in events if one["ph"] == "C"}
+    slices = [one for one in events if one["ph"] == "X" and one["pid"] == process]
+    assert {one["tid"] for one in slices} == {1, 2, 3}
+    assert [one["args"]["images"] for one in sorted(slices, key=lambda one: one["args"]["request"])] == [1, 2] * 12
+    busy = sum(one["dur"] for one in slices) * 1e-6
+    assert busy == pytest.approx(found.encoders["utilisation"] * 3 * found.span, rel=1e-3)
+    for row in (1, 2, 3):
+        spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in slices if one["tid"] == row)
+        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 # ------------------------------------------------------------------------------------------ what is refused
