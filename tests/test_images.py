@@ -11,6 +11,8 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation.encoding import encoder_pool
 from crossflow.answers.evaluation.replaying import replayed_scenario, tallied_scenario
+from crossflow.answers.explanation.designs import Design
+from crossflow.answers.explanation.moves import moves
 from crossflow.answers.planning.asking import serve
 from crossflow.answers.scenario import from_dict, requests_of
 from crossflow.answers.steps import own_step
@@ -84,6 +86,29 @@ def test_more_images_take_longer_and_none_are_the_limit_of_few():
     plain = crossflow.evaluate(of()).serving["ttft_s"][0]
     assert first[0] == pytest.approx(plain, rel=1e-6)
     assert first[2] > 1.01 * plain
+
+
+@pytest.mark.parametrize(
+    ("serving", "tried"),
+    [
+        ({"images": IMAGES}, {1}),
+        ({"images": {**IMAGES, "tp": 1}}, {2}),
+        ({"images": IMAGES, "prefill": {"strategy": "tp4", "workers": 1}}, {1}),
+        ({"images": {**IMAGES, "tp": 2}, "prefill": {"strategy": "tp4", "workers": 1}}, {1, 4}),
+        ({}, set()),
+    ],
+)
+def test_how_devices_share_an_image_can_be_decided(serving, tried):
+    found = moves(Design(settings={}, scenario=of(serving), quantities={}))
+    assert {move.settings[path] for move in found for path in move.settings if path == "workload.serving.images.tp"} == tried
+
+
+def test_more_encoders_are_compared_by_sweeps():
+    few = {"images": {**IMAGES, "count": 8, "encode": {"strategy": "tp1", "workers": 1}}}
+    scenario = asked(few, arrivals={"law": "poisson", "rate": "200 1/s"})
+    found = crossflow.evaluate(scenario, {"workload.serving.images.encode.workers": [1, 2]})
+    assert found.devices.tolist() == [9, 10]
+    assert found.serving["ttft_s"][0] > 1.05 * found.serving["ttft_s"][1]
 
 
 def test_workers_for_prompts_encode_them_and_replicas_do_not():

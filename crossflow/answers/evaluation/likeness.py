@@ -159,7 +159,7 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
 
 @functools.lru_cache(maxsize=64)
 def is_changed(scenario: Scenario) -> bool:
-    """Whether a system section changes the device of the template that it names, or a pool of it; what it writes as it is there does not."""
+    """Whether a system section changes the device of the template that it names, or a pool of it, and does not write what is there."""
     return _changes(scenario.document.data["system"], scenario.system, scenario.base)
 
 

@@ -20,7 +20,7 @@ from crossflow.base.paths import value_at
 from crossflow.base.units import show
 from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import as_text
+from crossflow.parallel.strategy.reading import as_text, worker_plan
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
@@ -201,6 +201,8 @@ def _service(scenario: Scenario, spec: TransformerSpec) -> Iterator[Attempt]:
     elif (worker := _worker(scenario)) is not None:
         pool = {f"{PREFILL}.strategy": worker, f"{PREFILL}.workers": 1}
         yield Attempt(kind="engine", text=f"workers for prompts 0 to 1 ({worker})", settings=pool)
+    if isinstance(scenario.strategy, Plan):
+        yield from _encoding(spec, (worker_plan(spec) or scenario.strategy).tp)
 
 
 # ------------------------------------------------------------------------------------------ a job
@@ -232,6 +234,16 @@ def _beside(label: str, path: str, value: int) -> Iterator[Attempt]:
     for to in (value + 1, value - 1):
         if to:
             yield Attempt(kind="engine", text=f"{label} {value} to {to}", settings={path: to})
+
+
+def _encoding(spec: TransformerSpec, ranks: int) -> Iterator[Attempt]:
+    """Images on a device each, and divided by all tensor ranks of those that read prompts; encoders of their own have a plan."""
+    images = spec.serving.images
+    if images is None or images.encode is not None:
+        return
+    own = images.tp or ranks
+    for to in sorted({1, ranks} - {own}):
+        yield Attempt(kind="engine", text=f"devices of an image {own} to {to}", settings={"workload.serving.images.tp": to})
 
 
 def _worker(scenario: Scenario) -> str | None:
