@@ -424,7 +424,22 @@ def test_a_shared_network_and_encoders_of_their_own_do_not_go_together():
         asked({"images": {**IMAGES, "encode": {"workers": 2}}}, system={"template": "h100-ib-cluster", "nodes": 1, **congestion})
 
 
-def test_fleets_are_not_searched_with_encoders_of_their_own():
-    requests = {"arrivals": {"law": "poisson", "rate": "4 1/s"}, "count": 24, "prompt": 2048, "output": 16, "targets": {"ttft": "2 s"}}
-    with pytest.raises(CrossflowError, match="fleets are searched without encoders"):
-        crossflow.plan(of({"images": {**IMAGES, "encode": {"workers": 2}}}, workload=MODEL, requests=requests))
+def test_fleets_count_encoders_and_compare_their_numbers():
+    requests = {"arrivals": {"law": "poisson", "rate": "60 1/s"}, "count": 48, "prompt": 2560, "output": 16, "targets": {"ttft": "0.6 s"}}
+    system = {"template": "dgx-h100", "devices": 16, "operation": {"price": "2 USD/h"}}
+
+    def fleets(images, **space):
+        scenario = of({"images": {**IMAGES, "count": 8, **images}}, "tp1-dp16", MODEL, system=system, requests=requests)
+        return crossflow.plan(scenario, space={"strategy": ["tp1"], **space}).fleets
+
+    (fixed,) = fleets({"encode": {"workers": 3}})
+    assert (fixed.encoders, fixed.devices) == (3, fixed.writers + 3)
+    assert fixed.usd_per_hour == pytest.approx(2 * fixed.devices)
+    assert fixed.name.endswith(", encoders 3")
+    again = serve(fixed.scenario).to_dict()
+    assert again["attained"] == fixed.figures["attained"]
+    assert again["encoders"]["count"] == fixed.to_dict()["encoders"] == 3
+    many = fleets({"encode": {"workers": 1}}, **{"workload.serving.images.encode.workers": [1, 3]})
+    assert sorted(one.encoders for one in many) == [1, 3]
+    assert [one.usd_per_hour for one in many] == sorted(one.usd_per_hour for one in many)
+    assert next(one for one in many if one.encoders == 3).usd_per_hour == fixed.usd_per_hour

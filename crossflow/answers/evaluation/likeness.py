@@ -174,7 +174,10 @@ def _changes(given: Any, system: SystemSpec, base: Path | None) -> bool:
 def _differs(keys: Collection[str], given: Mapping[str, Any], system: SystemSpec, base: Path | None) -> bool:
     """Whether any of some keys of a system is another than in the template that its section names."""
     kept = {key: value for key, value in given.items() if key not in keys and key != "pools"}
-    plain = resolve(Document(file="", data=kept), base)[0]
+    try:
+        plain = resolve(Document(file="", data=kept), base)[0]
+    except CrossflowError:  # a template that is no system without them
+        return True
     return not all(alike(getattr(system, key, None), getattr(plain, key, None)) for key in keys)
 
 
