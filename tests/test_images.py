@@ -225,6 +225,16 @@ def test_a_ratio_that_is_no_whole_number_gives_the_tower_that_is_counted(publish
     assert counted[1] - counted[0] == config["vision_config"]["depth"] * (5581 - 5120) * (2 * 1280 + 1)
 
 
+@pytest.mark.parametrize("odd", ["12", True, -3, 1.5, [], {}, float("inf")])
+@pytest.mark.parametrize("name", ["gemma-3-27b", "glm-4.5v", "llama-4-scout", "qwen2-vl-7b", "qwen3-vl-8b"])
+def test_odd_fields_of_a_tower_are_as_if_they_were_not_there(name, odd):
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / f"{name}.json").read_text())
+    part = config["vision_config"]
+    for key in [key for key in part if key != "model_type"] + ["mlp_ratio"]:
+        told = [*towers({**config, "vision_config": {**part, key: odd}}, ("text_config",) if "text_config" in config else ())]
+        assert [one.name for one in told] == ["vision tower"]
+
+
 @pytest.mark.parametrize("heads", [{}, {"heads": 16}])
 def test_images_that_layers_attend_to_are_no_tokens_of_prompts(published, heads):
     config = json.loads((Path(__file__).parent / "data" / "huggingface" / "llama-3.2-11b-vision.json").read_text())

@@ -7,6 +7,7 @@ counted, and told; it runs where a service has images (`serving.images`).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ def _inner(config: Mapping[str, Any], kind: TowerKind | None) -> int:
     if kind and kind.inner:
         return _whole(config.get(kind.inner))
     ratio = config.get("mlp_ratio")
-    share = ratio if isinstance(ratio, int | float) and ratio > 0 else 0
+    share = ratio if isinstance(ratio, int | float) and 0 < ratio < math.inf else 0
     return _size(config, "inner") or round(share * _size(config, "width"))
 
 
@@ -169,8 +170,8 @@ def _parameters(config: Mapping[str, Any], outer: Mapping[str, Any], language: M
     d, layers, patch, inner = *(_size(config, key) for key in ("width", "layers", "patch")), _inner(config, kind)
     if kind is None or not (d and layers and inner and patch):
         return None
-    target = config.get("out_hidden_size") or language.get("hidden_size") or 0
-    widths = {"d": d, "m": d * _merged(config, outer) ** 2, "t": target, "": 0}
+    target = _whole(config.get("out_hidden_size")) or _whole(language.get("hidden_size"))
+    widths = {"d": d, "m": d * _whole(_merged(config, outer)) ** 2, "t": target, "": 0}
     return layers * _layer(kind, d, inner) + _ends(kind, config, d, patch) + _projectors(kind, config, widths)
 
 
@@ -182,8 +183,8 @@ def _layer(kind: TowerKind, d: int, inner: int) -> int:
 
 def _ends(kind: TowerKind, config: Mapping[str, Any], d: int, patch: int) -> int:
     """Parameters of the product of patches, of positions, and of norms before and after the layers."""
-    channels = config.get("num_channels") or config.get("in_channels") or config.get("in_chans") or 3
-    pixels = channels * (config.get("temporal_patch_size") or 1) * patch**2
+    channels = next((n for name in ("num_channels", "in_channels", "in_chans") if (n := _whole(config.get(name)))), 3)
+    pixels = channels * (_whole(config.get("temporal_patch_size")) or 1) * patch**2
     image = _whole(config.get("image_size"))
     rows = (image // patch) ** 2 + kind.class_token if kind.positions == "grid" else _rows(config, kind.positions)
     return (pixels + kind.patch_bias + kind.class_token + rows + kind.norms * kind.norm_vectors) * d
@@ -201,7 +202,8 @@ def _projectors(kind: TowerKind, config: Mapping[str, Any], widths: Mapping[str,
     """Parameters of the projector, and of those of layers that have one of their own."""
     sides = [[widths[side] if side in widths else _whole(config.get(side)) for side in pair] for pair in kind.projector]
     weights = sum(k * n + n * kind.projector_bias for k, n in sides)
-    further = len(config.get(kind.again) or ()) if kind.again else 0
+    listed = config.get(kind.again)
+    further = len(listed) if isinstance(listed, list) else 0
     own = kind.norm_vectors * widths[kind.projector_norm] + kind.projector_vectors * widths["t"]
     merger = widths["m"] * widths["d"] + kind.norm_vectors * widths["d"] if kind.merger and widths["m"] > widths["d"] else 0
     return weights + own + merger + further * (weights + kind.norm_vectors * widths["m"])
