@@ -45,6 +45,7 @@ def test_money_and_energy_follow_from_the_step(compared):
         step, million = told["step_time_s"], 1e6 / tokens
         assert told["usd_per_million_tokens"] == pytest.approx(8 * row.price / 3600 * step * million, rel=1e-9)
         assert told["energy_j_per_million_tokens"] == pytest.approx(told["power_w"] * step * million, rel=1e-9)
+        assert told["energy_j_per_million_tokens"] == row.prediction.score.per_million()["energy_j_per_million_tokens"][0]
         assert told["usd_per_hour"] == pytest.approx(8 * row.price)
 
 

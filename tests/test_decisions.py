@@ -218,6 +218,18 @@ def test_the_terminal_has_a_row_for_each(files, explained, capsys):
     assert "nodes 2 to 4," in table
 
 
+@pytest.mark.parametrize(("system", "narrow"), [("dgx-h100", False), ("dgx-b200", True)])
+def test_a_cache_of_4_bits_is_offered_and_taken_where_devices_multiply_in_them(system, narrow):
+    """TensorRT-LLM's support matrix has NVFP4 caches on Blackwell alone; an H100 was told to take one."""
+    found = crossflow.from_dict({**CASES["service"], "system": system})
+    settings = [move.settings for move in moves(Design(settings={}, scenario=found, quantities={}))]
+    offered = {one["workload.kv_dtype"] for one in settings if "workload.kv_dtype" in one}
+    assert offered == {"fp8", "int8"} | ({"nvfp4"} if narrow else set())
+    taken = crossflow.predict(found, {"workload.kv_dtype": "nvfp4"}).notes
+    told = [note for note in taken if note.startswith("workload.kv_dtype: engines keep nvfp4 on devices that multiply in it")]
+    assert bool(told) != narrow
+
+
 def test_weights_are_offered_in_types_that_the_engine_has_kernels_for():
     """No engine keeps weights in mxfp6, which a service on an H100 was told to take; software that lists no kernels leaves none out."""
 

@@ -512,6 +512,12 @@ TOWERS = [
      "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3}, 8_291_375_616 - 7_615_616_512),
     ({"model_type": "mistral3", "spatial_merge_size": 2, "text_config": {"hidden_size": 5120}}, {"model_type": "pixtral", "hidden_size": 1024,
      "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14, "num_channels": 3}, 24_011_361_280 - 23_572_403_200),
+    ({"model_type": "glm4v_moe", "text_config": {"hidden_size": 4096}}, {"model_type": "glm4v_moe_vision", "depth": 24, "hidden_size": 1536,
+     "image_size": 336, "in_channels": 3, "intermediate_size": 10944, "out_hidden_size": 4096, "patch_size": 14, "spatial_merge_size": 2,
+     "temporal_patch_size": 2}, 858_681_856),  # as transformers 5.24 builds it
+    ({"model_type": "llama4", "text_config": {"hidden_size": 5120}}, {"model_type": "llama4_vision_model", "hidden_size": 1408,
+     "image_size": 336, "intermediate_size": 5632, "num_hidden_layers": 34, "patch_size": 14, "pixel_shuffle_ratio": 0.5,
+     "projector_input_dim": 4096, "projector_output_dim": 4096, "vision_output_dim": 4096}, 871_932_416),  # the same
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from crossflow.edges.trace.gantt import (
     WAITS,
     draw_gantt,
     draw_memory,
+    families_of,
     family,
     gantt_figure,
     gantt_of,
@@ -219,6 +220,15 @@ def test_lines_of_devices_are_as_wide_as_asked(given, width):
     lines = gantt_lines(given, width, range(3))
     assert [len(line) for line in lines[:3]] == [width] * 3
     assert max(map(len, lines)) <= width
+
+
+def test_columns_that_passes_share_show_each_as_long_as_it_lasts():
+    """A column holds three microbatches, whose backward pass is the longest: it hid the forward passes of the whole step."""
+    made = pipeline(2, 240, layers=1)
+    kinds = len(families_of(made))
+    few, many = (np.bincount(marks[marks < kinds], minlength=kinds) for marks in (filling(made, range(2), n) for n in (80, 40_000)))
+    assert few / few.sum() == pytest.approx(many / many.sum(), abs=0.02)
+    assert "forward" in gantt_lines(made, 90, range(2))[-1].plain
 
 
 def test_cells_hold_what_fills_most_of_them(given):

@@ -1,5 +1,7 @@
 """Images in the prompts of a service: the tower that encodes them, on the devices that read prompts or on encoders of their own."""
 
+import gzip
+import itertools
 import json
 from pathlib import Path
 
@@ -9,16 +11,20 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation.encoding import encoder_pool
 from crossflow.answers.evaluation.replaying import replayed_scenario, tallied_scenario
+from crossflow.answers.explanation.designs import Design
+from crossflow.answers.explanation.moves import moves
 from crossflow.answers.planning.asking import serve
 from crossflow.answers.scenario import from_dict, requests_of
 from crossflow.answers.steps import own_step
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
+from crossflow.edges.trace.requests import write_requests
 from crossflow.engine.runs.towers import encoded
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.service.encoders import Encoders, EncoderTimes
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.huggingface import tower_of
+from crossflow.workload.towers import towers
 
 VIT = 630_764_800  # parameters of ViT-H without its classifier
 MODEL = {"model": "llama3-8b", "task": "serving"}
@@ -80,6 +86,29 @@ def test_more_images_take_longer_and_none_are_the_limit_of_few():
     plain = crossflow.evaluate(of()).serving["ttft_s"][0]
     assert first[0] == pytest.approx(plain, rel=1e-6)
     assert first[2] > 1.01 * plain
+
+
+@pytest.mark.parametrize(
+    ("serving", "tried"),
+    [
+        ({"images": IMAGES}, {1}),
+        ({"images": {**IMAGES, "tp": 1}}, {2}),
+        ({"images": IMAGES, "prefill": {"strategy": "tp4", "workers": 1}}, {1}),
+        ({"images": {**IMAGES, "tp": 2}, "prefill": {"strategy": "tp4", "workers": 1}}, {1, 4}),
+        ({}, set()),
+    ],
+)
+def test_how_devices_share_an_image_can_be_decided(serving, tried):
+    found = moves(Design(settings={}, scenario=of(serving), quantities={}))
+    assert {move.settings[path] for move in found for path in move.settings if path == "workload.serving.images.tp"} == tried
+
+
+def test_more_encoders_are_compared_by_sweeps():
+    few = {"images": {**IMAGES, "count": 8, "encode": {"strategy": "tp1", "workers": 1}}}
+    scenario = asked(few, arrivals={"law": "poisson", "rate": "200 1/s"})
+    found = crossflow.evaluate(scenario, {"workload.serving.images.encode.workers": [1, 2]})
+    assert found.devices.tolist() == [9, 10]
+    assert found.serving["ttft_s"][0] > 1.05 * found.serving["ttft_s"][1]
 
 
 def test_workers_for_prompts_encode_them_and_replicas_do_not():
@@ -168,6 +197,49 @@ def test_a_config_says_how_patches_merge_and_what_they_see(published, tmp_path, 
     found = tower_of(str(tmp_path / "config.json"))
     assert {key: found[key] for key in expected} == expected
     assert ("window" in found) == ("window" in expected)
+
+
+def test_the_tower_of_glm_is_gated_and_as_wide_as_its_output():
+    """24 layers of 4 x 1536 x 1536 and 3 x 1536 x 4096 parameters; `intermediate_size` is the projector's (transformers, Glm4vMoe)."""
+    tower = tower_of(str(Path(__file__).parent / "data" / "huggingface" / "glm-4.5v.json"))
+    assert (tower["gated"], tower["biases"], tower["ffn"]) == (True, False, 4096)
+
+
+@pytest.mark.parametrize("mlp", [{"gated": True}, {"gated": False}, {"ffn": 4096}])
+def test_of_a_tower_of_an_unknown_kind_its_mlp_must_be_given(published, mlp):
+    novel = {**CONFIG, "vision_config": {**CONFIG["vision_config"], "model_type": "novel"}}
+    with pytest.raises(SpecError, match=r"images\.tower\.gated: config\.json has a tower of a kind that is not known; say whether its MLP"):
+        published(novel, tower={"size": 1024})
+    assert published(novel, tower={"size": 1024, **mlp}).workload.serving.images.tower.gated == mlp.get("gated", False)
+
+
+def test_a_ratio_that_is_no_whole_number_gives_the_tower_that_is_counted(published, tmp_path):
+    """4.36 x 1280 = 5580.8: of so many layers the count differs by two matrices of 461 elements more than 4 x 1280 a row."""
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / "qwen2-vl-7b.json").read_text())
+    counted = []
+    for ratio in (4, 4.36):
+        config["vision_config"] |= {"mlp_ratio": ratio, "spatial_merge_size": 2, "patch_size": 14}
+        counted.append(next(towers(config)).parameters)
+        ffn = published(config, tower={"size": 1008}).workload.serving.images.described.ffn
+    assert ffn == 5581
+    assert counted[1] - counted[0] == config["vision_config"]["depth"] * (5581 - 5120) * (2 * 1280 + 1)
+
+
+@pytest.mark.parametrize("odd", ["12", True, -3, 1.5, [], {}, float("inf")])
+@pytest.mark.parametrize("name", ["gemma-3-27b", "glm-4.5v", "llama-4-scout", "qwen2-vl-7b", "qwen3-vl-8b"])
+def test_odd_fields_of_a_tower_are_as_if_they_were_not_there(name, odd):
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / f"{name}.json").read_text())
+    part = config["vision_config"]
+    for key in [key for key in part if key != "model_type"] + ["mlp_ratio"]:
+        told = [*towers({**config, "vision_config": {**part, key: odd}}, ("text_config",) if "text_config" in config else ())]
+        assert [one.name for one in told] == ["vision tower"]
+
+
+@pytest.mark.parametrize("heads", [{}, {"heads": 16}])
+def test_images_that_layers_attend_to_are_no_tokens_of_prompts(published, heads):
+    config = json.loads((Path(__file__).parent / "data" / "huggingface" / "llama-3.2-11b-vision.json").read_text())
+    with pytest.raises(SpecError, match="serving is modelled without layers with cross; predict this model with task: prefill"):
+        published(config, tower={"gated": False, **heads})
 
 
 def test_windows_shorten_encoding_by_the_pairs_that_they_leave():
@@ -311,6 +383,22 @@ def test_running_statistics_are_those_of_the_replay():
     assert serve(scenario, stream=True).energy == pytest.approx(serve(scenario).energy, rel=1e-9)
 
 
+def test_a_trace_has_a_row_for_each_encoder_that_works(tmp_path):
+    found = serve(asked({"images": {**IMAGES, "count": 1.5, "encode": {"workers": 3}}}, arrivals={"law": "poisson", "rate": "400 1/s"}))
+    write_requests(found, path := tmp_path / "t.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    process = next(one["pid"] for one in events if one["ph"] == "M" and one["args"]["name"] == "encoders of images")
+    assert process not in {one["pid"] for one in events if one["ph"] == "C"}
+    slices = [one for one in events if one["ph"] == "X" and one["pid"] == process]
+    assert {one["tid"] for one in slices} == {1, 2, 3}
+    assert [one["args"]["images"] for one in sorted(slices, key=lambda one: one["args"]["request"])] == [1, 2] * 12
+    busy = sum(one["dur"] for one in slices) * 1e-6
+    assert busy == pytest.approx(found.encoders["utilisation"] * 3 * found.span, rel=1e-3)
+    for row in (1, 2, 3):
+        spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in slices if one["tid"] == row)
+        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(spans))
+
+
 # ------------------------------------------------------------------------------------------ what is refused
 
 
@@ -346,7 +434,22 @@ def test_a_shared_network_and_encoders_of_their_own_do_not_go_together():
         asked({"images": {**IMAGES, "encode": {"workers": 2}}}, system={"template": "h100-ib-cluster", "nodes": 1, **congestion})
 
 
-def test_fleets_are_not_searched_with_encoders_of_their_own():
-    requests = {"arrivals": {"law": "poisson", "rate": "4 1/s"}, "count": 24, "prompt": 2048, "output": 16, "targets": {"ttft": "2 s"}}
-    with pytest.raises(CrossflowError, match="fleets are searched without encoders"):
-        crossflow.plan(of({"images": {**IMAGES, "encode": {"workers": 2}}}, workload=MODEL, requests=requests))
+def test_fleets_count_encoders_and_compare_their_numbers():
+    requests = {"arrivals": {"law": "poisson", "rate": "60 1/s"}, "count": 48, "prompt": 2560, "output": 16, "targets": {"ttft": "0.6 s"}}
+    system = {"template": "dgx-h100", "devices": 16, "operation": {"price": "2 USD/h"}}
+
+    def fleets(images, **space):
+        scenario = of({"images": {**IMAGES, "count": 8, **images}}, "tp1-dp16", MODEL, system=system, requests=requests)
+        return crossflow.plan(scenario, space={"strategy": ["tp1"], **space}).fleets
+
+    (fixed,) = fleets({"encode": {"workers": 3}})
+    assert (fixed.encoders, fixed.devices) == (3, fixed.writers + 3)
+    assert fixed.usd_per_hour == pytest.approx(2 * fixed.devices)
+    assert fixed.name.endswith(", encoders 3")
+    again = serve(fixed.scenario).to_dict()
+    assert again["attained"] == fixed.figures["attained"]
+    assert again["encoders"]["count"] == fixed.to_dict()["encoders"] == 3
+    many = fleets({"encode": {"workers": 1}}, **{"workload.serving.images.encode.workers": [1, 3]})
+    assert sorted(one.encoders for one in many) == [1, 3]
+    assert [one.usd_per_hour for one in many] == sorted(one.usd_per_hour for one in many)
+    assert next(one for one in many if one.encoders == 3).usd_per_hour == fixed.usd_per_hour

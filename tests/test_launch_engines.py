@@ -72,6 +72,15 @@ def test_a_dense_model_in_fp8_is_read_back_as_itself(kind, tmp_path):
     assert crossflow.predict(again).step_time == pytest.approx(crossflow.predict(scenario).step_time, rel=1e-9)
 
 
+@pytest.mark.parametrize("command", ["vllm serve {}\n", "python3 -m sglang.launch_server --model-path {}\n", "trtllm-serve {}\n"])
+def test_a_comment_names_no_other_model_than_the_flag(command):
+    said = "#!/bin/sh\n# crossflow: workload.model: llama3-70b\n"
+    with pytest.raises(SpecError, match=r"-8B' is llama3-8b, and the comment workload\.model says llama3-70b; remove one of both"):
+        read(said + command.format("meta-llama/Llama-3.1-8B"))
+    for agreed in ("meta-llama/Llama-3.1-70B", "./our-own"):
+        assert read(said + command.format(agreed)).workload["model"] == "llama3-70b"
+
+
 def test_limits_of_a_server_are_shared_by_groups_of_attention():
     launch = sglang(
         "--tp 8 --dp 8 --enable-dp-attention --ep 8 --moe-a2a-backend deepep --max-running-requests 100 --chunked-prefill-size 16384"
@@ -143,6 +152,42 @@ def test_priorities_of_vllm_are_read_and_written():
     made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
     assert "--scheduling-policy priority" in write(crossflow.from_dict({**made, "software": engine}), "vllm")
     assert "--scheduling-policy" not in write(crossflow.from_dict({**made, "software": "vllm"}), "vllm")
+
+
+def test_priorities_of_sglang_are_read_and_written():
+    engine = {"like": "sglang", "engine": {"queue": "priority"}}
+    launch = sglang("--tp 8 --enable-priority-scheduling --disable-priority-preemption")
+    assert (launch.software, launch.unmodelled) == (engine, ())
+    made = {"system": "dgx-h100", "workload": {"model": "llama3-8b", **SERVED, "global_batch": 64}, "strategy": "tp8"}
+    written = write(crossflow.from_dict({**made, "software": engine}), "sglang")
+    assert "--enable-priority-scheduling" in written
+    assert "--disable-priority-preemption" in written
+    assert "schedule-policy" not in written
+    assert "priority" not in write(crossflow.from_dict({**made, "software": "sglang"}), "sglang")
+
+
+@pytest.mark.parametrize(
+    ("flags", "queue", "told"),
+    [
+        ("--enable-priority-scheduling", "priority", ["--enable-priority-scheduling (line 2): requests at work stay until they lose"]),
+        ("--enable-priority-scheduling --schedule-low-priority-values-first --disable-priority-preemption", "priority",
+         ["--schedule-low-priority-values-first (line 2): a larger `priority` of a class is first here; give classes of requests the"]),
+        ("--enable-priority-scheduling --priority-scheduling-preemption-threshold 5", "priority", ["requests at work stay"]),
+        ("--enable-priority-scheduling --schedule-policy lof", "priority", ["--schedule-policy (line 2): predicted in order of arrival within",
+         "requests at work stay"]),
+        ("--schedule-low-priority-values-first --schedule-policy lof", "output", ["does nothing without --enable-priority-scheduling"]),
+    ],
+)  # fmt: skip
+def test_what_priorities_of_sglang_do_beside_is_told(flags, queue, told):
+    launch = sglang(f"--tp 8 {flags}")
+    assert launch.software == {"like": "sglang", "engine": {"queue": queue}}
+    assert len(launch.unmodelled) == len(told)
+    assert all(what in str(one) for what, one in zip(told, launch.unmodelled, strict=True))
+
+
+def test_priorities_of_sglang_do_not_go_with_orders_by_prefix():
+    with pytest.raises(SpecError, match=r"--schedule-policy: --enable-priority-scheduling takes fcfs or lof, got lpm"):
+        sglang("--tp 8 --enable-priority-scheduling --schedule-policy lpm")
 
 
 def test_orders_of_sglang_are_read_and_written():

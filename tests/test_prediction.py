@@ -152,6 +152,38 @@ def test_a_device_that_is_changed_was_not_measured(gemm, change, extrapolated):
     assert crossflow.predict(gemm("dgx-a100", "d8", system=change)).to_dict()["extrapolated"] is extrapolated
 
 
+SERVICE = {"model": "llama3-8b", "task": "decode", "prompt": 1024, "output": 128, "global_batch": 16}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "as_it_is"),
+    [
+        ("system", {"template": "dgx-h100", "levels": {"memory": {"bandwidth": "3.35 TB/s"}}}, True),
+        ("system", {"template": "dgx-h100", "levels": {"memory": {"bandwidth": {"value": "3350 GB/s", "source": "data sheet"}}}}, True),
+        ("system", {"template": "dgx-h100", "levels": {"memory": {"bandwidth": "3.36 TB/s"}}}, False),
+        ("software", {"like": "vllm", "engine": {"queue": "arrival"}}, True),
+        ("software", {"like": "vllm", "engine": {"queue": "priority"}}, False),
+    ],
+)
+def test_what_is_written_as_it_is_shipped_changes_no_trust(key, value, as_it_is):
+    plain = {"system": "dgx-h100", "workload": SERVICE, "strategy": "tp8", "software": "vllm"}
+    usual, given = (crossflow.predict(crossflow.from_dict(data)).trust for data in (plain, {**plain, key: value}))
+    assert usual.level == "measured"
+    assert (given == usual) == as_it_is
+
+
+def test_pools_as_they_are_shipped_change_no_trust():
+    def trust(memory):
+        pool = {"template": "dgx-h100", "levels": {"memory": {"bandwidth": memory}}}
+        serving = {"prefill": {"strategy": "tp8", "workers": 1}}
+        workload = {**SERVICE, "task": "serving", "serving": serving}
+        return crossflow.predict(
+            crossflow.from_dict({"system": {"template": "dgx-h100", "pools": {"prefill": pool}}, "workload": workload, "strategy": "tp8"})
+        ).trust
+
+    assert trust("3.35 TB/s").reason != trust("3 TB/s").reason
+
+
 def test_what_a_prediction_says_cannot_be_written_over(gemm):
     """Arrays that later evaluations share with it would change them."""
     score = crossflow.predict(gemm()).score

@@ -1,4 +1,9 @@
-"""What the sections of a scenario mean together: devices in use, orders, and what of one section another one cannot have."""
+"""What the sections of a scenario mean together: devices in use, orders, and what of one section another one cannot have.
+
+References
+----------
+.. [1] NVIDIA, TensorRT-LLM 1.4, "Quantization", hardware support matrix: NVFP4 KV Cache on Blackwell alone.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from crossflow.answers.scenario_file import OF_FAILURES, ScenarioFile
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, with_article
 from crossflow.base.files import Document
+from crossflow.base.formats import FORMATS
 from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING, FEEDING, READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
@@ -33,6 +39,11 @@ def nodes_of(system: SystemSpec, devices: int) -> tuple[int, int]:
 def multiplied(system: SystemSpec) -> Collection[str]:
     """Types that the devices of a system multiply in; a rate of 0 is as one that is left out."""
     return {dtype: rate for dtype, rate in system.product_rates.items() if (rate > 0).any()}.keys()
+
+
+def caches_in(system: SystemSpec, dtype: str) -> bool:
+    """Whether engines have kernels for keys and values of a type: of less than a byte they have them where units multiply in it [1]_."""
+    return FORMATS[dtype].bits >= 8 or dtype in multiplied_by_all(system)
 
 
 def multiplied_by_all(system: SystemSpec) -> Collection[str]:

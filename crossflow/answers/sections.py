@@ -132,6 +132,9 @@ def _with_tower(document: Document, file: str) -> Document:
     if not known and not (isinstance(given, Mapping) and "layers" in given):
         told = f"{Path(file).name} describes no model of images; name one, such as model: vit-l"
         raise document.error(("serving", "images"), told)
+    if known and "gated" not in known and isinstance(given, Mapping) and not {"gated", "ffn"} & set(given):
+        told = f"{Path(file).name} has a tower of a kind that is not known; say whether its MLP multiplies two branches, true or false"
+        raise document.error(("serving", "images", "tower", "gated"), told)
     if isinstance(given, Mapping) and given.get("window", ...) is None:  # all layers see the whole image
         known.pop("pattern", None)
     tower = {**known, **given} if isinstance(given, Mapping) else given

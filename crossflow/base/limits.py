@@ -26,6 +26,7 @@ KEY = 200  # characters of a key in YAML
 COUNT = 10**12  # the largest whole number
 SMALLEST, LARGEST = 1e-30, 1e30  # magnitude of a number that is not 0, in SI units, so that products of several are floats
 DEVICES = 10**7  # of a system
+ENGINES = 10**5  # of a pool in a replay; a quarter of a millisecond and 9 kB each
 SIZE = 10**9  # a dimension of a model
 LAYERS = 2000  # of a model; each is priced as a layer of its own
 SHOWN = 60  # characters of a value that a message quotes

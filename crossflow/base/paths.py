@@ -47,6 +47,15 @@ def value_at(model: Any, path: Sequence[str]) -> Array | None:
     return model if isinstance(model, np.ndarray) else None
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Whether two models, or what stands at a path of each, hold the same values throughout."""
+    if isinstance(one, FileModel):
+        return type(one) is type(other) and all(alike(getattr(one, name), getattr(other, name)) for name in type(one).model_fields)
+    if isinstance(one, Mapping):
+        return isinstance(other, Mapping) and one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    return bool(np.array_equal(one, other))
+
+
 def _key(model: Mapping[Any, Any], name: str) -> Any:
     """The key of a mapping that a part of a path names: one that is a number stands there as text."""
     return int(name) if name not in model and name.isdecimal() else name

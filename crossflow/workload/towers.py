@@ -7,6 +7,7 @@ counted, and told; it runs where a service has images (`serving.images`).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ FIELDS: Mapping[str, str] = {
 SIZES: Mapping[str, tuple[str, ...]] = {
     "width": ("embed_dim", "hidden_size", "width", "d_model", "vt_hidden_size"),
     "layers": ("num_hidden_layers", "depth", "layers", "encoder_layers", "vt_num_hidden_layers"),
-    "heads": ("num_attention_heads", "num_heads", "heads", "vt_num_attention_heads"),
+    "heads": ("num_attention_heads", "num_heads", "attention_heads", "heads", "vt_num_attention_heads"),
     "inner": ("intermediate_size", "encoder_ffn_dim", "mlp_dim", "vt_intermediate_size"),
     "patch": ("patch_size", "spatial_patch_size"),
 }
@@ -33,9 +34,12 @@ SHRINKS = ("pixel_shuffle_ratio", "downsample_ratio")
 
 
 class TowerKind(FileModel):
-    """What towers of one `model_type` have; widths of projectors are d (of the tower), m (of merged patches), t (of the language model)."""
+    """What towers of one `model_type` have; widths of projectors are d (of the tower), m (of merged patches), t (of the language model), or
+    a field.
+    """
 
     gated: Flag = False
+    inner: str = ""  # field with the inner width of the MLP, where another one than its name says has it
     biases: Flag = True
     norm_vectors: Whole = 2
     further: Whole = 0  # vectors of width d that a layer has beside its two norms
@@ -43,11 +47,11 @@ class TowerKind(FileModel):
     class_token: Flag = False
     positions: str = ""  # field with the number of learned positions, `grid` for one of each patch of an image, "" for none
     norms: Whole = 0  # norms before and after the layers
-    merge: str = ""  # field with the patches of a side that are merged to one token
     merger: Flag = False  # whether a product of its own, after a norm, merges them
     projector: tuple[tuple[str, str], ...] = ()
     projector_bias: Flag = True
     projector_norm: str = ""  # width of the projector's norm
+    projector_vectors: Whole = 0  # vectors of width t that it has beside
     again: str = ""  # field that lists layers with projectors of their own, whose norm is over merged patches
 
 
@@ -81,28 +85,39 @@ def towers(config: Mapping[str, Any], at: Sequence[str] = ()) -> Iterator[Tower]
 
 def vision_tower(config: Mapping[str, Any], at: Sequence[str] = ()) -> dict[str, Any]:
     """The tower of images of such a file by the keys of `crossflow.workload.spec.TowerSpec`; those that it does not say are left out, as
-    the size of an image is where the model takes any.
+    the size of an image is where the model takes any, and what its MLP is where its kind is not known.
     """
     part, outer = next(((part, outer) for name, part, outer in _parts(config, at) if name == "vision tower"), ({}, {}))
-    kind = kinds().get(str(part.get("model_type") or outer.get("model_type")), TowerKind())
-    sizes = {"layers": "layers", "hidden": "width", "heads": "heads", "ffn": "inner", "patch": "patch"}
-    found: dict[str, Any] = {key: size for key, name in sizes.items() if (size := _size(part, name))}
+    kind = _kind(part, outer)
+    sizes = {"layers": "layers", "hidden": "width", "heads": "heads", "patch": "patch"}
+    given = {**{key: _size(part, name) for key, name in sizes.items()}, "ffn": _inner(part, kind)}
+    found: dict[str, Any] = {key: size for key, size in given.items() if size}
     if not found:
         return {}
-    image, tokens, ratio = _first(part.get("image_size")), outer.get("mm_tokens_per_image"), part.get("mlp_ratio")
-    if type(image) is int and image > 0:
+    tokens = outer.get("mm_tokens_per_image")
+    if image := _whole(part.get("image_size")):
         found["size"] = image
-    if "ffn" not in found and "hidden" in found and isinstance(ratio, int | float) and ratio > 0:
-        found["ffn"] = round(ratio * found["hidden"])
     merge = _merged(part, outer)
     if type(tokens) is int and tokens > 0 and {"size", "patch"} <= found.keys():
         merge = round(found["size"] / found["patch"] / tokens**0.5)
-    return {**found, **_windows(part, found), "merge": merge, "gated": kind.gated, "biases": kind.biases}
+    of_kind = {"gated": kind.gated, "biases": kind.biases} if kind else {}
+    return {**found, **_windows(part, found), "merge": merge, **of_kind}
+
+
+def _kind(part: Mapping[str, Any], outer: Mapping[str, Any]) -> TowerKind | None:
+    """The kind of a tower, None where it is not known."""
+    return kinds().get(str(part.get("model_type") or outer.get("model_type")))
 
 
 def _first(given: Any) -> Any:
     """A number that is written for each side, as that of one."""
     return given[0] if isinstance(given, list) and given else given
+
+
+def _whole(given: Any) -> int:
+    """A number of a file, 0 where it is none above it."""
+    number = _first(given)
+    return number if type(number) is int and number > 0 else 0
 
 
 def _merged(part: Mapping[str, Any], outer: Mapping[str, Any]) -> Any:
@@ -137,20 +152,26 @@ def _parts(config: Mapping[str, Any], at: Sequence[str]) -> Iterator[tuple[str, 
 
 def _size(config: Mapping[str, Any], key: str) -> int:
     """A size of a tower, 0 where its part does not give it."""
-    given = (_first(config.get(name)) for name in SIZES[key])
-    return next((size for size in given if type(size) is int and size > 0), 0)
+    return next((size for name in SIZES[key] if (size := _whole(config.get(name)))), 0)
+
+
+def _inner(config: Mapping[str, Any], kind: TowerKind | None) -> int:
+    """Inner width of a tower's MLP, 0 where its part does not give it: a number, or what it is over the width."""
+    if kind and kind.inner:
+        return _whole(config.get(kind.inner))
+    ratio = config.get("mlp_ratio")
+    share = ratio if isinstance(ratio, int | float) and 0 < ratio < math.inf else 0
+    return _size(config, "inner") or round(share * _size(config, "width"))
 
 
 def _parameters(config: Mapping[str, Any], outer: Mapping[str, Any], language: Mapping[str, Any]) -> int | None:
     """Parameters of a tower of a known kind with all its sizes."""
-    kind = kinds().get(str(config.get("model_type") or outer.get("model_type")))
-    d, layers, patch = (_size(config, key) for key in ("width", "layers", "patch"))
-    inner = _size(config, "inner") or int(config.get("mlp_ratio") or 0) * d
+    kind = _kind(config, outer)
+    d, layers, patch, inner = *(_size(config, key) for key in ("width", "layers", "patch")), _inner(config, kind)
     if kind is None or not (d and layers and inner and patch):
         return None
-    merged = _first(config.get(kind.merge) or outer.get(kind.merge) or 1)
-    target = config.get("out_hidden_size") or language.get("hidden_size") or 0
-    widths = {"d": d, "m": d * merged**2, "t": target, "": 0}
+    target = _whole(config.get("out_hidden_size")) or _whole(language.get("hidden_size"))
+    widths = {"d": d, "m": d * _whole(_merged(config, outer)) ** 2, "t": target, "": 0}
     return layers * _layer(kind, d, inner) + _ends(kind, config, d, patch) + _projectors(kind, config, widths)
 
 
@@ -162,9 +183,9 @@ def _layer(kind: TowerKind, d: int, inner: int) -> int:
 
 def _ends(kind: TowerKind, config: Mapping[str, Any], d: int, patch: int) -> int:
     """Parameters of the product of patches, of positions, and of norms before and after the layers."""
-    channels = config.get("num_channels") or config.get("in_channels") or config.get("in_chans") or 3
-    pixels = channels * (config.get("temporal_patch_size") or 1) * patch**2
-    image = config.get("image_size") or 0
+    channels = next((n for name in ("num_channels", "in_channels", "in_chans") if (n := _whole(config.get(name)))), 3)
+    pixels = channels * (_whole(config.get("temporal_patch_size")) or 1) * patch**2
+    image = _whole(config.get("image_size"))
     rows = (image // patch) ** 2 + kind.class_token if kind.positions == "grid" else _rows(config, kind.positions)
     return (pixels + kind.patch_bias + kind.class_token + rows + kind.norms * kind.norm_vectors) * d
 
@@ -173,14 +194,16 @@ def _rows(config: Mapping[str, Any], name: str) -> int:
     """Learned positions that a field gives, as a number or by the name of its two sides parted by x."""
     found = 1 if name else 0
     for side in name.split("x") if name else ():
-        found *= int(config.get(side) or 0)
+        found *= _whole(config.get(side))
     return found
 
 
 def _projectors(kind: TowerKind, config: Mapping[str, Any], widths: Mapping[str, int]) -> int:
     """Parameters of the projector, and of those of layers that have one of their own."""
-    weights = sum(widths[k] * widths[n] + widths[n] * kind.projector_bias for k, n in kind.projector)
-    further = len(config.get(kind.again) or ()) if kind.again else 0
-    own = kind.norm_vectors * widths[kind.projector_norm]
+    sides = [[widths[side] if side in widths else _whole(config.get(side)) for side in pair] for pair in kind.projector]
+    weights = sum(k * n + n * kind.projector_bias for k, n in sides)
+    listed = config.get(kind.again)
+    further = len(listed) if isinstance(listed, list) else 0
+    own = kind.norm_vectors * widths[kind.projector_norm] + kind.projector_vectors * widths["t"]
     merger = widths["m"] * widths["d"] + kind.norm_vectors * widths["d"] if kind.merger and widths["m"] > widths["d"] else 0
     return weights + own + merger + further * (weights + kind.norm_vectors * widths["m"])

@@ -455,6 +455,7 @@ LIMITS = (
     ("magnitude of any other number, in SI units, where it is not 0", f"{limits.SMALLEST:.0e} to {limits.LARGEST:.0e}"),
     ("layers, and a dimension, of a model", f"{limits.LAYERS:,}, {limits.SIZE:.0e}"),
     ("devices of a system", f"{limits.DEVICES:,}"),
+    ("engines of a pool in a replay", f"{limits.ENGINES:,}"),
     ("seed", "0 to 2^32 - 1"),
     ("values of one swept range", f"{spec.MOST_VALUES:,}"),
     ("designs of a study without `--yes`, and its memory", f"{spec.MOST_POINTS:,}, {size.MOST_BYTES >> 30} GiB"),

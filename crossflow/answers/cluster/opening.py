@@ -16,7 +16,7 @@ from crossflow.answers.meaning import unwired
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, Problem, SpecError
-from crossflow.base.files import Document
+from crossflow.base.files import Document, Path_, dotted
 from crossflow.base.units import show
 from crossflow.engine.cluster.record import ClusterJobs, ClusterRoom, SchedulerPolicy
 from crossflow.hardware.architecture.model import Architecture
@@ -80,12 +80,11 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
     device = architecture(system)
     _check_system(spec, system, device, document)
     ground = _ground(spec, system, document)
-    with _keyed(document):
+    with _placed(document):
         congestion = shared_as(system.network, *system.mesh) if spec.links == "shared" else None
     kinds, traces, slices = list[ClusterJobKind](), list[JobTrace](), list[SliceShape]()
     for number, entry in enumerate(spec.jobs):
-        with_place = _Place(document, number)
-        with with_place:
+        with _placed(document, "jobs", number):
             kinds.append(kind_of_jobs(entry, system, document.data["system"], device, base, ground))
             if congestion is not None:
                 kinds[-1] = _sending(kinds[-1], entry, congestion, system.mesh[1])
@@ -112,13 +111,22 @@ def opened_cluster(document: Document, base: Path | None, name: str) -> OpenedCl
 
 
 @contextmanager
-def _keyed(document: Document) -> Iterator[None]:
-    """Turn errors inside it into those of the key of the file that they begin with."""
+def _placed(document: Document, *at: str | int) -> Iterator[None]:
+    """Give errors inside it their place in the file: the key below `at` that they begin with, else `at`; a scenario there has its own."""
     try:
         yield
+    except SpecError as error:
+        raise SpecError(one if not at or Path(one.file).is_file() else _of_scenario(one, document, at) for one in error.problems) from None
     except CrossflowError as error:
-        key, _, said = str(error).partition(": ")
-        raise document.error(tuple(key.split(".")), said) from None
+        key, separator, said = str(error).partition(": ")
+        path = key.split(".")
+        known = bool(separator) and path[0] in (JobsSpec if at else ClusterFile).model_fields
+        raise document.error((*at, *(path if known else ())), said if known else str(error)) from None
+
+
+def _of_scenario(problem: Problem, document: Document, at: Path_) -> Problem:
+    """A problem of the scenario of an entry that is written in the file."""
+    return replace(document.problem(at, problem.message), path=f"{dotted(at)}.scenario.{problem.path}".strip("."))
 
 
 def _sending(kind: ClusterJobKind, entry: JobsSpec, congestion: Congestion, nodes: int) -> ClusterJobKind:
@@ -126,31 +134,6 @@ def _sending(kind: ClusterJobKind, entry: JobsSpec, congestion: Congestion, node
     if entry.sends is not None or kind.scenario is None:
         return replace(kind, sends=entry.sends)
     return replace(kind, sends=traffic_of(kind.scenario, congestion, nodes))
-
-
-class _Place:
-    """Errors inside it are those of an entry of the list of jobs."""
-
-    def __init__(self, document: Document, number: int) -> None:
-        self._document, self._number = document, number
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
-        place = f"jobs[{self._number}]"
-        if isinstance(error, SpecError):
-            here = [problem if Path(problem.file).is_file() else self._inside(problem, f"{place}.scenario") for problem in error.problems]
-            raise SpecError(here) from None
-        if isinstance(error, CrossflowError):
-            key, separator, said = str(error).partition(": ")
-            known = separator and key.split(".")[0] in JobsSpec.model_fields
-            path = ("jobs", self._number, *(key.split(".") if known else ()))
-            raise self._document.error(path, said if known else str(error)) from None
-
-    def _inside(self, problem: Problem, place: str) -> Problem:
-        found = self._document.problem(("jobs", self._number), problem.message)
-        return Problem(file=found.file, line=found.line, path=f"{place}.{problem.path}".strip("."), message=problem.message)
 
 
 def _trace(entry: JobsSpec, kind: ClusterJobKind, seed: int, number: int, base: Path | None) -> JobTrace:

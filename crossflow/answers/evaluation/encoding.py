@@ -37,6 +37,11 @@ class EncoderPool:
     problem: str = ""  # why there are none
 
     @property
+    def all(self) -> Fleet:
+        """Devices of all encoders."""
+        return replace(self.fleet, devices=self.times.count * self.fleet.devices)
+
+    @property
     def resting(self) -> float:
         """Power of one encoder while it waits. [W]"""
         return float(drawn_energy(self.fleet, np.ones(1))[0])

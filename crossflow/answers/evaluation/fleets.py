@@ -8,6 +8,7 @@ import numpy as np
 
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.base.limits import ENGINES
 from crossflow.engine.service.standing import Failures, Scaling
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import Limits
@@ -56,10 +57,25 @@ def scaling_of(asked: AutoscaleSpec | None, most: int) -> Scaling | None:
 
 def check_fleet(scenario: Scenario, trace: RequestTrace) -> None:
     """Raise CrossflowError for keys of a fleet that do not go together, or name classes that there are not."""
+    for place, count in _engines(scenario):
+        if count > ENGINES:
+            told = f"a replay has at most {ENGINES:,} engines of a pool, each with a queue and a cache, got {count:,}; give fewer"
+            raise CrossflowError(f"{scenario.name}: {place}: {told}")
     for place, problem in _problems(scenario, trace):
         raise CrossflowError(f"{scenario.name}: workload.serving.{place}: {problem}")
     if scenario.stack is not None and scenario.stack.engine.gathers and coupled(scenario.strategy):
         raise CrossflowError(f"{scenario.name}: software.engine.gathers: {UNGATHERED}")
+
+
+def _engines(scenario: Scenario) -> Iterator[tuple[str, int]]:
+    """Where a scenario says how many engines there are, and how many."""
+    assert isinstance(scenario.workload, TransformerSpec)
+    assert isinstance(scenario.strategy, Plan)
+    serving = scenario.workload.serving
+    yield "strategy", scenario.strategy.dp
+    if serving.prefill is not None:
+        yield "workload.serving.prefill.workers", serving.prefill.workers
+    yield from ((f"workload.serving.pools.{name}.workers", pool.workers) for name, pool in serving.pools.items())
 
 
 def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, str]]:

@@ -32,8 +32,12 @@ from crossflow.answers.steps.members import Members
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError
+from crossflow.base.files import Document
+from crossflow.base.paths import alike
 from crossflow.base.stages import stage
 from crossflow.hardware.architecture.network import CLOS
+from crossflow.hardware.architecture.software import load_stack
+from crossflow.hardware.architecture.system import resolve
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import Workload
@@ -134,7 +138,7 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     system = scenario.system
     kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(scenario.workload)
     given = scenario.document.data["system"]
-    other, generated = changed or is_changed(given), any(isinstance(one, GeneratedSystem) for one in system.places.values())
+    other, generated = changed or is_changed(scenario), any(isinstance(one, GeneratedSystem) for one in system.places.values())
     device = "" if other or generated else device_of(given, scenario.base)
     made = seen(system, kind) if device else GENERATED if generated else CHANGED if other else "none"
     return _divided(
@@ -153,11 +157,28 @@ def likeness(scenario: Scenario, *, changed: bool = False) -> Likeness:
     )
 
 
-def is_changed(system: Any) -> bool:
-    """Whether a system section changes the device of the template that it names, or a pool of it."""
-    if not isinstance(system, Mapping):
+@functools.lru_cache(maxsize=64)
+def is_changed(scenario: Scenario) -> bool:
+    """Whether a system section changes the device of the template that it names, or a pool of it, and does not write what is there."""
+    return _changes(scenario.document.data["system"], scenario.system, scenario.base)
+
+
+def _changes(given: Any, system: SystemSpec, base: Path | None) -> bool:
+    if not isinstance(given, Mapping):
         return False
-    return ("template" in system and bool(set(system) - AROUND)) or any(map(is_changed, (system.get("pools") or {}).values()))
+    own = set(given) - AROUND if "template" in given else set()
+    pools = given.get("pools") or {}
+    return (bool(own) and _differs(own, given, system, base)) or any(_changes(pools[name], system.pooled[name], base) for name in pools)
+
+
+def _differs(keys: Collection[str], given: Mapping[str, Any], system: SystemSpec, base: Path | None) -> bool:
+    """Whether any of some keys of a system is another than in the template that its section names."""
+    kept = {key: value for key, value in given.items() if key not in keys and key != "pools"}
+    try:
+        plain = resolve(Document(file="", data=kept), base)[0]
+    except CrossflowError:  # a template that is no system without them
+        return True
+    return not all(alike(getattr(system, key, None), getattr(plain, key, None)) for key in keys)
 
 
 def _divided(run: Likeness, workload: Workload, node: int, ep: float, span: float, dp: float) -> Likeness:
@@ -177,11 +198,14 @@ def _divided(run: Likeness, workload: Workload, node: int, ep: float, span: floa
 def _stack(scenario: Scenario) -> str:
     if scenario.stack is None:
         return NO_STACK
-    return scenario.stack.name if _unchanged(scenario.document.data.get("software")) else ""
+    return scenario.stack.name if _unchanged(scenario.document.data.get("software"), scenario) else ""
 
 
-def _unchanged(software: Any) -> bool:
-    return software is None or isinstance(software, str) or set(software) == {"like"}
+def _unchanged(software: Any, scenario: Scenario) -> bool:
+    """Whether software is as its name, or that of the one that it is like, stands for."""
+    if not isinstance(software, Mapping):
+        return True
+    return "like" in software and alike(scenario.stack, load_stack(str(software["like"]), scenario.base)[0])
 
 
 def seen(system: SystemSpec, kind: str) -> str:
@@ -301,7 +325,7 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
         return OF_ADAPTERS
     if getattr(scenario.workload, "frozen", ()) or getattr(scenario.workload, "adapters", None):
         return FROZEN
-    if changed or is_changed(scenario.document.data["system"]):
+    if changed or is_changed(scenario):
         return OF_CHANGED
     if isinstance(scenario.strategy, Plan) and scenario.strategy.far:
         return OF_FAR

@@ -222,7 +222,7 @@ class ReplayFigures:
         often = [sum(next(paid) for _ in range(kind.count)) for kind in self.run.kinds]
         fleets = [replace(one, devices=n * one.devices) for n, kind in zip(often, self.run.kinds, strict=True) for one in kind.fleets]
         if (encoders := self.run.encoders) is not None:
-            fleets.append(replace(encoders.fleet, devices=encoders.times.count * encoders.fleet.devices))
+            fleets.append(encoders.all)
         rate = float(rents(fleets, self.scenario.workload.dtype, 1)[0][0])
         return None if np.isnan(rate) else rate
 

@@ -9,14 +9,14 @@ import numpy as np
 
 from crossflow.answers.evaluation.distance import FAR, FARTHER
 from crossflow.answers.evaluation.likeness import device_of, is_changed
-from crossflow.answers.meaning import multiplied_by_all
+from crossflow.answers.meaning import caches_in, multiplied_by_all
 from crossflow.answers.scenario import Scenario
 from crossflow.base import files
 from crossflow.base.files import Document
 from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.system import resolve
-from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.hardware.technology.library import load_library
 from crossflow.workload.released import unsaid_types
 from crossflow.workload.spec import TransformerSpec
@@ -37,12 +37,19 @@ def slips(scenario: Scenario, rates: Collection[str] | None = None) -> Iterator[
     if isinstance(scenario.workload, TransformerSpec):
         rates = multiplied_by_all(scenario.system) if rates is None else rates
         yield from unsaid_types(scenario.workload, scenario.document.data["workload"], rates)
+        yield from _of_cache(scenario.workload.kv_dtype, scenario.system)
+
+
+def _of_cache(dtype: str | None, system: SystemSpec) -> Iterator[str]:
+    """A type of keys and values that no engine keeps on the devices."""
+    if dtype is not None and not caches_in(system, dtype):
+        yield f"workload.kv_dtype: engines keep {dtype} on devices that multiply in it, and {system.name} does not; give kv_dtype: fp8"
 
 
 def _of_device(scenario: Scenario) -> Iterator[str]:
     """Figures of a device that is not shipped, or is changed, which lie far outside those of all that are: slips of a unit or a digit."""
     given, system = scenario.document.data["system"], scenario.system
-    if not isinstance(system, DatasheetSystem) or (device_of(given, scenario.base) and not is_changed(given)):
+    if not isinstance(system, DatasheetSystem) or (device_of(given, scenario.base) and not is_changed(scenario)):
         return
     for path, (unit, factor) in _FIGURES.items():
         value, (least, greatest) = value_at(system, path.split(".")), _spans()[path]

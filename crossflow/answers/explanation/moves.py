@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from crossflow.answers.explanation.answers import DecisionKind
 from crossflow.answers.explanation.dividing import count_path, divides, engine_text, nearest, undecided
+from crossflow.answers.meaning import caches_in
 from crossflow.answers.points import varied
 from crossflow.answers.scenario import Scenario, strategy_of
 from crossflow.base.formats import FORMATS
@@ -19,7 +20,7 @@ from crossflow.base.paths import value_at
 from crossflow.base.units import show
 from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import as_text
+from crossflow.parallel.strategy.reading import as_text, worker_plan
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
@@ -152,7 +153,7 @@ def _types(scenario: Scenario) -> Iterator[Attempt]:
         own = getattr(spec, name) or (WIDEST if name == "kv_dtype" and FORMATS[spec.dtype].bits < FORMATS[WIDEST].bits else spec.dtype)
         narrower = (other for other in names_of(type(spec).model_fields[name].annotation) if FORMATS[other].bits < FORMATS[own].bits)
         for other in narrower:
-            if name == "weight_dtype" and not _widened(scenario, other):
+            if (name == "weight_dtype" and not _widened(scenario, other)) or (name == "kv_dtype" and not caches_in(scenario.system, other)):
                 continue
             yield Attempt(kind="type", text=f"{name.replace('_', ' ')} {own} to {other}", settings={f"workload.{name}": other})
 
@@ -200,6 +201,8 @@ def _service(scenario: Scenario, spec: TransformerSpec) -> Iterator[Attempt]:
     elif (worker := _worker(scenario)) is not None:
         pool = {f"{PREFILL}.strategy": worker, f"{PREFILL}.workers": 1}
         yield Attempt(kind="engine", text=f"workers for prompts 0 to 1 ({worker})", settings=pool)
+    if isinstance(scenario.strategy, Plan):
+        yield from _encoding(spec, (worker_plan(spec) or scenario.strategy).tp)
 
 
 # ------------------------------------------------------------------------------------------ a job
@@ -231,6 +234,16 @@ def _beside(label: str, path: str, value: int) -> Iterator[Attempt]:
     for to in (value + 1, value - 1):
         if to:
             yield Attempt(kind="engine", text=f"{label} {value} to {to}", settings={path: to})
+
+
+def _encoding(spec: TransformerSpec, ranks: int) -> Iterator[Attempt]:
+    """Images on a device each, and divided by all tensor ranks of those that read prompts; encoders of their own have a plan."""
+    images = spec.serving.images
+    if images is None or images.encode is not None:
+        return
+    own = images.tp or ranks
+    for to in sorted({1, ranks} - {own}):
+        yield Attempt(kind="engine", text=f"devices of an image {own} to {to}", settings={"workload.serving.images.tp": to})
 
 
 def _worker(scenario: Scenario) -> str | None:

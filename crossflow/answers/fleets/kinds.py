@@ -24,6 +24,7 @@ from crossflow.workload.spec import TransformerSpec
 FleetSpace = Mapping[str, Sequence[Any] | Together]  # values by path, or settings that change together by name
 STRATEGY, DEVICES, NODES = "strategy", "system.devices", "system.nodes"
 WORKERS, ROUTER = "workload.serving.prefill.workers", "workload.serving.router"
+ENCODERS = "workload.serving.images.encode.workers"
 _ANY_ROUTER = "round_robin"  # tables know no router
 SPREAD = 2  # nodes over which an engine lies at most, unless a space says otherwise
 SHARING = "{text}: its replicas share out experts and are one engine; say the whole of it, such as ep within tp, or leave it out"
@@ -75,12 +76,22 @@ class FleetSite:
         found = self.engines
         return self._rent(found.writers.fleet), 0.0 if found.readers is None else self._rent(found.readers.fleet)
 
+    @functools.cached_property
+    def beside(self) -> tuple[float, float]:
+        """Devices that every fleet has beside its engines, those of the encoders of images, and their rent. [1], [USD/s]"""
+        pool = self.engines.encoders
+        return (0.0, 0.0) if pool is None else (float(pool.all.devices[0]), self._rent(pool.all))
+
     def _rent(self, fleet: Fleet) -> float:
         return float(rents([fleet], self.scenario.workload.dtype, 1)[0][0])
 
     def devices(self, writers: int, readers: int = 0) -> int:
-        """Devices of so many engines."""
-        return round(writers * self.each[0] + readers * self.each[1])
+        """Devices of so many engines, and of what is beside them."""
+        return round(writers * self.each[0] + readers * self.each[1] + self.beside[0])
+
+    def rent(self, writers: int, readers: int = 0) -> float:
+        """Rent of the same; NaN where a device has no price. [USD/s]"""
+        return writers * self.rents[0] + readers * self.rents[1] + self.beside[1]
 
     def scenario_of(self, writers: int, readers: int = 0) -> Scenario:
         """The scenario of so many engines."""
@@ -165,7 +176,7 @@ def kinds_of(scenario: Scenario, space: FleetSpace, trace: RequestTrace, most: i
     for values in itertools.product(*given.values()):
         told = dict(zip(given, values, strict=True))
         settings = {path: value for name, one in told.items() for path, value in _meant(together, name, one).items()}
-        names = {name.rpartition(".")[2]: one for name, one in told.items()}
+        names = {"encoders" if name == ENCODERS else name.rpartition(".")[2]: one for name, one in told.items()}
         own = layouts if layouts is not None else _layouts(scenario, settings, most)
         found += [FleetKind(strategy=str(text), settings=settings, told=names) for text in own]
     return tuple(found)

@@ -28,7 +28,6 @@ FIGURES = (
     "attained", "goodput_per_s", "ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "e2el_p99_s", "output_throughput_tokens_per_s",
     "request_throughput_per_s", "preemptions", "dropped", "cache_hit_rate", "replay_span_s",
 )  # fmt: skip
-UNENCODED = "fleets are searched without encoders of their own; leave it out, so that engines encode, or replay fleets with crossflow serve"
 UNTARGETED = "{name}: no class of its requests has targets, so one engine is as good as many; give requests.targets, such as {example}"
 EXAMPLE = "{ttft: 2 s, tpot: 50 ms}"
 
@@ -67,7 +66,14 @@ class RankedFleet(PlainData):
     def name(self) -> str:
         """Its engines in words, with how many there are."""
         pools = f"{self.writers} x " if not self.readers else f"{self.readers} read, {self.writers} write, "
-        return pools + self.kind.name
+        beside = f", encoders {self.encoders}" if self.encoders and "encoders" not in self.kind.told else ""
+        return pools + self.kind.name + beside
+
+    @property
+    def encoders(self) -> int:
+        """Encoders of images of their own, 0 where engines encode them. [1]"""
+        images = self.scenario.workload.serving.images  # type: ignore[union-attr] # of a service
+        return 0 if images is None or images.encode is None else images.encode.workers
 
     @property
     def usd_per_hour(self) -> float:
@@ -98,7 +104,8 @@ class RankedFleet(PlainData):
         money = {"usd_per_hour": self.usd_per_hour, "usd_per_million_tokens": self.usd_per_million_tokens}
         return {
             "rank": self.rank, "strategy": self.scenario.strategy_text, "engine": self.kind.strategy, "settings": dict(self.kind.settings),
-            "engines": self.writers, "prefill_engines": self.readers, "devices": self.devices,
+            "engines": self.writers, "prefill_engines": self.readers,
+            **({"encoders": self.encoders} if self.encoders else {}), "devices": self.devices,
             "money": {name: plain(value) for name, value in money.items() if not math.isnan(value)},
             **{name: plain(self.figures[name]) for name in FIGURES if name in self.figures}, "power_w": plain(self.power),
             "tokens_per_s_per_device": plain(self.device_rate), "tokens_per_s_per_user": plain(self.user_rate), "trust": self.trust,
@@ -242,8 +249,6 @@ def plan_fleets(
     trace = requests_of(scenario)
     if not any(one.targeted for one in trace.classes):
         raise CrossflowError(UNTARGETED.format(name=scenario.name, example=EXAMPLE))
-    if scenario.encoders:
-        raise CrossflowError(f"{scenario.name}: workload.serving.images.encode: {UNENCODED}")
     kinds = kinds_of(scenario, space or {}, trace, scenario.devices)
     run = searched(scenario, kinds, FleetQuestion(top=top, most=scenario.devices, share=share, jobs=jobs), told)
     priced = run.priced

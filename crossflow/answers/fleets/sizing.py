@@ -105,7 +105,7 @@ def _sizing(task: FleetTask) -> _Sizing | SizedFleet:
         site = site_of(task.scenario, task.kind, requests_of(task.scenario), task.most)
         if problem := site.engines.problem:
             return SizedFleet(kind=task.kind, reason=problem)
-        if task.priced and math.isnan(sum(site.rents)):
+        if task.priced and math.isnan(site.rent(1, 1)):
             return SizedFleet(kind=task.kind, reason=UNPRICED)
         return _Sizing(task, site)
     except CrossflowError as error:
@@ -154,8 +154,7 @@ class _Sizing:
         return math.ceil(max(needed(reading), needed(writing), needed(together(reading, writing)))), 0
 
     def _cost(self, writers: int, readers: int) -> float:
-        each = self.site.rents if self.task.priced else self.site.each
-        return writers * each[0] + readers * each[1]
+        return self.site.rent(writers, readers) if self.task.priced else float(self.site.devices(writers, readers))
 
     def _best(self, bound: tuple[int, int]) -> tuple[int, int] | None:
         """The cheapest numbers of engines: for every number of readers, the least of writers that is cheaper than what is known."""
@@ -239,7 +238,7 @@ class _Sizing:
         figures = self._figures(writers, readers, len(self.trace))
         if figures.reason is not None:
             return self._none(bound, figures.reason)
-        rent = writers * self.site.rents[0] + readers * self.site.rents[1]
+        rent = self.site.rent(writers, readers)
         return SizedFleet(
             kind=self.task.kind, bound=bound, writers=writers, readers=readers, devices=self.site.devices(writers, readers), rent=rent,
             figures=columns_of(figures), power=figures.power, nearest=nearest, replays=self.replays, replayed=self.replayed,

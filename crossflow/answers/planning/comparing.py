@@ -85,14 +85,14 @@ class ComparedSystem(PlainData):
         tokens = bool(score.tokens_per_second.any())
         rate = score.tokens_per_second if tokens else score.samples_per_second
         what, each = ("tokens" if tokens else "samples"), float(rate[0])
-        millions = {name: values for name, values in score.per_million().items() if name == f"usd_per_million_{what}"}
+        counted = [f"{name}_per_million_{what}" for name in ("usd", "energy_j")]
+        millions = {name: values for name, values in score.per_million().items() if name in counted}
         return {
             "step_time_s": float(score.step_time[0]),
             **{name: float(score.serving[name][0]) for name in FIGURES if name in score.serving},
             f"{what}_per_s": each,
             f"{what}_per_s_per_device": each / float(score.devices[0]),
             **{name: float(values[0]) for name, values in millions.items()},
-            f"energy_j_per_million_{what}": 1e6 * float(score.power[0]) / each if each else math.inf,
             "power_w": float(score.power[0]),
             "mfu": float(score.mfu[0]),
             "memory_bytes": float(score.memory_needed[0]),

@@ -8,6 +8,7 @@ References
 .. [1] sglang 0.5.23, sglang/srt/arg_groups/parallel_hook.py and validation_hook.py, 2026.
 .. [2] The same, moe_hook.py: what an exchange of tokens asks of the ranks that share experts out; models/gpt_oss.py.
 .. [3] The same, speculative_hook.py.
+.. [4] The same, validation_hook.py; managers/schedule_policy.py, `_sort_by_priority_and_fcfs`, `preempt_to_schedule`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ SAID = {
     ("dtype", "fp8"): "fp8", ("dtype", "mxfp8"): "mxfp8", ("dtype", "int8"): "w8a8_int8", ("dtype", "nvfp4"): "modelopt_fp4",
     ("weight_dtype", "int4"): "awq",
 }  # fmt: skip
+QUEUE = "software.engine.queue"
+# What flags beside `enable-priority-scheduling` change, where they are given or not, that is not predicted [4]_.
+UPWARDS = "a larger `priority` of a class is first here; give classes of requests the negative of theirs"
+STAYS = "requests at work stay until they lose their room in the cache, where SGLang lets them give way to one of a larger priority"
 NGRAM = 12  # tokens of a guess by n-grams where no flag says, the first of which is known [3]_
 
 
@@ -72,7 +77,7 @@ def meaning(found: Found, devices: int | None, engine: EngineHabits, told: str |
     if pp > 1 and ranks.replicas > 1:
         fields["strategy.placement"] = REPLICAS
     fields |= dict(_experts(found, fields, ranks, model, remarks))
-    fields |= dict(_requests(found, ranks, engine, remarks))
+    fields |= dict(_requests(found, ranks, engine, remarks)) | dict(_order(found, problems, remarks))
     fields |= dict(_speculation(found, problems, remarks, missing))
     fields |= dict(meant_types(found, preset, problems, remarks, QUANTIZED, BY_CHECKPOINT))
     meant_encoders(found, problems, remarks)
@@ -149,6 +154,24 @@ def _requests(found: Found, ranks: ServerRanks, engine: EngineHabits, remarks: l
         remarks.append(found.remark("disaggregation-mode", why))
 
 
+def _order(found: Found, problems: list[Problem], remarks: list[Remark]) -> MeantFields:
+    """Requests by priority, and of one priority by the policy, which then looks at no prefixes [4]_."""
+    beside = ("schedule-low-priority-values-first", "priority-scheduling-preemption-threshold", "disable-priority-preemption")
+    by_priority, policy = found.values.get("enable-priority-scheduling"), found.values.get("schedule-policy", "fcfs")
+    if not by_priority:
+        remarks.extend(found.remark(flag, "does nothing without --enable-priority-scheduling") for flag in beside if flag in found.values)
+        return
+    yield QUEUE, "priority"
+    if policy not in ("fcfs", "lof"):
+        problems.append(found.problem("schedule-policy", f"--enable-priority-scheduling takes fcfs or lof, got {policy}"))
+    elif policy == "lof":
+        remarks.append(found.remark("schedule-policy", "predicted in order of arrival within a priority"))
+    if found.values.get(beside[0]):
+        remarks.append(found.remark(beside[0], UPWARDS))
+    if not found.values.get(beside[2]):
+        remarks.append(found.remark("enable-priority-scheduling", STAYS))
+
+
 def _residents(found: Found, fields: FlatSettings, idle: list[Remark], missing: dict[str, str]) -> MeantFields:
     """Adapters, and the room of the cache, of servers that write answers."""
     if fields["workload.task"] != "serving":
@@ -205,6 +228,9 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, hosts: int = 1, nodes:
     if (tokens := settings.get(f"{SERVING}.cache_tokens")) is not None:
         said.add(f"{SERVING}.cache_tokens")
         values["max-total-tokens"] = tokens
+    if settings[QUEUE] == "priority":
+        said.add(QUEUE)
+        values |= {"enable-priority-scheduling": True, "disable-priority-preemption": True}
     values |= _say_requests(settings, ranks) | _say_speculation(settings, preset, ranks, said, remarks, unsaid)
     return Flags(values=values, said=frozenset(said), remarks=tuple(remarks), unsaid=tuple(unsaid))
 

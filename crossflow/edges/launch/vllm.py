@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.answers.sections import presets
-from crossflow.base.errors import Problem
+from crossflow.base.errors import Problem, SpecError
 from crossflow.base.limits import shown
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields
 from crossflow.edges.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings, types_of
@@ -81,7 +81,10 @@ def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[s
     `told` is the preset that crossflow's comment names, for a checkpoint whose name is not known.
     """
     name = found.values.get(flag)
-    preset = told if told in presets() else by_huggingface(name) if name else None
+    known = by_huggingface(name) if name else None
+    if told and known and told != known:
+        raise SpecError([found.problem(flag, f"{shown(name)} is {known}, and the comment workload.model says {told}; remove one of both")])
+    preset = told if told in presets() else known
     if preset is not None:
         fields["workload.model"] = preset
     elif name and (Path(name) / CONFIG).is_file():

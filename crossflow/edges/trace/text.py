@@ -117,14 +117,29 @@ def gantt_lines(timeline: Timeline, width: int, devices: Sequence[int], end: flo
 
 
 def filling(timeline: Timeline, devices: Sequence[int], cells: int) -> Index:
-    """Index of the mark of what takes most of each cell of time, shape (devices, cells)."""
+    """Index of the mark of each cell of time, shape (devices, cells): of what takes most of it; passes that share it take turns."""
     kinds = len(families_of(timeline))
     edges = np.linspace(0.0, timeline.total, cells + 1)
     pieces = pieces_of(timeline, devices, (0.0, timeline.total), timeline.total / cells / 4)
     mark = np.where(pieces.fill == COMPUTES, pieces.family, kinds - 1 + pieces.fill)
     table = np.stack([[_times(pieces, (pieces.row == row) & (mark == i), edges) for i in range(kinds + 3)] for row in range(len(devices))])
     idle = timeline.total / cells - table.sum(axis=1, keepdims=True)
-    return np.asarray(np.concatenate([table, idle], axis=1).argmax(axis=1))
+    passes, others = table[:, :kinds], np.concatenate([table[:, kinds:], idle], axis=1)
+    computes = passes.sum(axis=1) >= others.max(axis=1)
+    return np.where(computes, [_taking_turns(row) for row in passes], kinds + others.argmax(axis=1))
+
+
+def _taking_turns(times: Array) -> Index:
+    """What each cell shows of the times of passes in it, shape (passes, cells): the one that is owed most so far among those there. [s]
+
+    In cells that hold several microbatches the longest pass would else hide all others.
+    """
+    owed, shown = np.zeros(len(times)), []
+    for there in times.T:
+        owed += there
+        shown.append(int(np.where(there > 0, owed, -np.inf).argmax()))
+        owed[shown[-1]] -= there.sum()
+    return np.array(shown)
 
 
 def _times(pieces: Pieces, mine: Array, edges: Array) -> Array:
