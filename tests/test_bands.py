@@ -243,8 +243,8 @@ def test_designs_that_differ_less_than_pairs_of_measured_runs_are_ties():
     spread, between = bands.spread_of(run, run, same=True)
     assert between == bands.LAYOUTS
     near, far = 1.0 + 0.9 * spread.order, 1.0 + 1.1 * spread.order
-    assert bands.ties([1.0, near, far], [run] * 3, same=True) == [(1,), (0, 2), (1,)]
-    assert bands.ties([1.0, 1.1], [run, replace(run, seen=bands.GENERATED)]) == [None, None]
+    assert bands.ties([1.0, near, far], [run] * 3, ["a"] * 3) == [(1,), (0, 2), (1,)]
+    assert bands.ties([1.0, 1.1], [run, replace(run, seen=bands.GENERATED)], ["a", "b"]) == [None, None]
 
 
 def test_pairs_of_rows_by_hand():

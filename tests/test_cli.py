@@ -198,6 +198,23 @@ def test_show_a_file(out, scenario):
     assert "CR-8-d64" in out("show", scenario)
 
 
+def test_show_reads_a_library_of_ones_own_as_predictions_do(tmp_path, out, refused):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\nextends: standard\nsources: {me: ours}\nmemory:\n  HBM4: {device_capacity: {value: 80 GiB, source: me}}\n")
+    assert "mine  technology library" in out("show", str(mine))
+    mine.write_text(mine.read_text().replace("80 GiB", "80 GHz"))
+    assert "expected a quantity in B, got '80 GHz'" in refused("show", str(mine))
+    mine.write_text(mine.read_text().replace("HBM4: {", "HBM9: {like: HBM4, "))
+    assert "memory.HBM9.like: an entry has all of its figures itself; copy those of `crossflow show memory/HBM4`" in refused(
+        "show", str(mine)
+    )
+
+
+def test_show_takes_the_folder_of_a_model(out):
+    folder = Path(__file__).parents[1] / "docs" / "examples" / "tutorial"
+    assert "Hugging Face model" in out("show", str(folder))
+
+
 @pytest.mark.slow
 def test_show_every_name_that_list_gives():
     for kind in ("techlibs", "templates", "models", "studies"):

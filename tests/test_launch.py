@@ -737,3 +737,34 @@ def test_variables_that_grow_are_refused():
 
 def test_settings_at_their_defaults_differ_in_nothing():
     assert differing(defaults()) == {}
+
+
+FLOAT8 = """[model]
+name = "qwen3"
+flavor = "32B"
+{converters}
+[training]
+local_batch_size = 2
+global_batch_size = 64
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = 8
+tensor_paralel_degree = 4
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = true
+filter_fqns = ["output"{kept}]
+"""
+
+
+def test_narrow_types_of_torchtitan_that_nothing_turns_on_are_told():
+    on, off = (read(FLOAT8.format(converters=text, kept="")) for text in ('converters = ["quantize.linear.float8"]', ""))
+    assert [launch.workload.get("dtype", "bf16") for launch in (on, off)] == ["fp8", "bf16"]
+    gathered = "quantize.linear.float8.enable_fsdp_float8_all_gather (line 13): weights are predicted as gathered in 16 bits"
+    assert [str(one) for one in on.unmodelled] == [gathered]
+    assert any("model.converters names no quantize.linear.float8" in str(one) for one in off.unmodelled)
+    assert "did you mean 'parallelism.tensor_parallel_degree'?" in str(on.notes[0])
+
+
+def test_products_that_torchtitan_leaves_wide_are_told():
+    kept = read(FLOAT8.format(converters='converters = ["quantize.linear.float8"]', kept=', "attention.wk"'))
+    assert any("attention.wk: predicted in fp8, as all products but those of the head" in str(one) for one in kept.unmodelled)

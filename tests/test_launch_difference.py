@@ -191,3 +191,31 @@ def test_what_megatron_asks_of_the_environment_is_changed_too(tmp_path, first, t
     assert [str(one) for one in found if one.of_environment] == ([said] if said else [])
     text = rewritten(file.read_text(), launch, found, other)
     assert text.startswith(f"#!/bin/bash\n{then}torchrun")
+
+
+UNEVEN = """torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py \\
+  --num-layers 38 --hidden-size 4096 --ffn-hidden-size 1408 --num-attention-heads 32 --vocab-size 151552 --num-experts 64 \\
+  --seq-length 4096 --max-position-embeddings 4096 --bf16 --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 256 \\
+  --decoder-first-pipeline-num-layers 10 --decoder-last-pipeline-num-layers 8 --pipeline-model-parallel-size 4 \\
+  --recompute-granularity selective --recompute-modules moe_act layernorm --moe-router-topk 4
+"""
+
+
+def test_lists_go_with_all_their_words_and_ends_of_stages_with_the_stages():
+    launch = read(UNEVEN)
+    own = launch.scenario("dgx-h200", [])
+    best = variant(own, {"strategy": "dp32-z3-full"})
+    found = changes(launch, own, best)
+    text = rewritten(UNEVEN, launch, found, best)
+    assert "layernorm" not in text
+    assert "pipeline-num-layers" not in text
+    assert read(text).notes == ()
+    sets = {change.flag: change.fields for change in found}
+    assert sets["--decoder-first-pipeline-num-layers"] == ("strategy.stage_layers",)
+    assert sets["--data-parallel-sharding-strategy"] == ("strategy.zero",)
+    assert sets["--ckpt-format"] == ()
+
+
+def test_a_first_stage_of_one_stage_is_refused():
+    with pytest.raises(CrossflowError, match="there is one stage, of which Megatron would build 10 of 38 layers"):
+        read(UNEVEN.replace("parallel-size 4", "parallel-size 1"))

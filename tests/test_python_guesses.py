@@ -270,6 +270,19 @@ def test_sweeps_of_options_are_predictions(varied, options):
     assert found.step_time[-1] == pytest.approx(crossflow.predict(start, tp=4, **options).step_time, rel=1e-12)  # added up together
 
 
+def test_points_of_which_none_fits_are_not_called_fast():
+    found = crossflow.sweep({"system": "dgx-h100", "workload": "llama3-70b", "strategy": "dp8"}, batch=[8, 16])
+    assert "2 points, 0 feasible; the fastest, at 0: needs " in repr(found)
+    assert "of memory per device" in repr(found)
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 8}, {"tp": 2, "pp": 2}, {"tp": 8, "zero": 3}, {"tp": 2, "dp": 4}])
+def test_swept_degrees_leave_the_rest_of_the_strategy_as_a_prediction_does(degrees):
+    start = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp4-dp2-z1-sp-mb2"}
+    found = crossflow.sweep(start, **{name: [size] for name, size in degrees.items()})
+    assert found.points["strategy"] == (crossflow.predict(start, **degrees).strategy,)
+
+
 @pytest.mark.parametrize(
     ("values", "named"),
     [({"tp": [2]}, {"tp": [4]}), ({"workload.global_batch": [8]}, {"batch": [16]}), ({"nodes": [1], "system.nodes": [2]}, {})],

@@ -117,3 +117,20 @@ def test_jobs_are_ranked_by_their_iteration(capsys):
     assert rows["goal"] == "job.iteration_time_s"
     assert rows["best"] == rows["rows"][1]
     assert times[1] < times[0] < times[2]
+
+
+@pytest.mark.parametrize(
+    ("system", "path", "told"),
+    [
+        ("reference", "system.technology.logic=N5,N3", "The budgets keep the division of reference at every point."),
+        ("dgx-h100", "system.technology.logic=N5,N3", "system.technology.logic changes only energy"),
+        ("reference-training", "system.technology.memory=HBM3,DDR5", "Reference-training has no division of its budgets for"),
+        ("dgx-h100", "system.template=dgx-h100,dgx-a100", ""),
+        ("dgx-h100", "workload.global_batch=8,16", ""),
+    ],
+)
+def test_what_another_technology_leaves_as_it_is_is_told_as_in_a_study(system, path, told, capsys):
+    words = ("--model", "llama3-8b", "--on", system, "--devices", "8", "--strategy", "dp8-z3", "--batch", "8")
+    notes = answered(capsys, *words, "--vary", path)["notes"]
+    assert len(notes) == bool(told)
+    assert all(note.startswith(told) for note in notes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -273,11 +273,14 @@ def order_of_pairs(spread: PairSpread, between: str) -> str:
     return f"further apart, nine of ten measured pairs came out in the predicted order ({spread.n:,} pairs of {between})"
 
 
-def ties(values: Sequence[float], runs: Sequence[Likeness], *, same: bool = False) -> list[tuple[int, ...] | None]:
-    """Of every design those whose figure is too near to tell which one is better; None where no pairs tell how near that is."""
+def ties(values: Sequence[float], runs: Sequence[Likeness], systems: Sequence[Hashable]) -> list[tuple[int, ...] | None]:
+    """Of every design those whose figure is too near to tell which one is better; None where no pairs tell how near that is.
+
+    systems : what each design runs on; of equal ones, designs are layouts of one system.
+    """
     found: list[tuple[int, ...] | None] = []
     for i, mine in enumerate(values):
-        spreads = [spread_of(runs[i], run, same=same) for run in runs]
+        spreads = [spread_of(runs[i], run, same=systems[i] == system) for run, system in zip(runs, systems, strict=True)]
         near = [
             j for j, (value, spread) in enumerate(zip(values, spreads, strict=True))
             if j != i and spread is not None and 0 < mine < math.inf and 0 < value < math.inf

@@ -575,6 +575,8 @@ class Score(PlainData, Tabular):
             return "Score(0 points)"
         best = self._fastest
         points = "1 point" if len(self) == 1 else f"{len(self):,} points"
+        if not self.feasible[best]:
+            return f"Score({points}, 0 feasible; the fastest, at {best}: {self.why(best)})"
         return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
 
 

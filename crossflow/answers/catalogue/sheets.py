@@ -24,7 +24,7 @@ from crossflow.hardware.technology.library import KINDS, library_document, load_
 from crossflow.parallel.strategy.mesh import sizes_text
 from crossflow.program.file import is_program, read_program
 from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.huggingface import MTP_NOTE, file_notes, huggingface_document
+from crossflow.workload.huggingface import CONFIG, MTP_NOTE, file_notes, huggingface_document
 from crossflow.workload.spec import MODELS, TransformerSpec
 
 _TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}
@@ -144,6 +144,8 @@ def look_up(name: str) -> Sheet:
     if found:
         library, kind, entry = found[0]
         return component(library, kind, entry, also=tuple("/".join(other) for other in found[1:]))
+    if (Path(name) / CONFIG).is_file():  # the folder of a model
+        return of_file(Path(name) / CONFIG)
     if Path(name).is_file():
         return of_file(Path(name))
     raise CrossflowError(f"unknown name '{name}'{did_you_mean(name, _names())}; `crossflow list` gives all names")
@@ -179,8 +181,12 @@ def of_file(path: Path) -> Sheet:
         return program(path) if is_program(path) else huggingface(path)
     document = files.read_yaml(path)
     data = document.data if isinstance(document.data, Mapping) else {}
-    is_template = data.get("kind") in ("generated", "datasheet", "system")
-    return template(str(path)) if is_template else plain(path.stem, "file", path)
+    if data.get("kind") in ("generated", "datasheet", "system"):
+        return template(str(path))
+    if isinstance(data.get("extends"), str) or {"sources", "logic"} <= set(data):
+        library = load_library(str(path), Path())
+        return plain(library.name, "technology library", path)
+    return plain(path.stem, "file", path)
 
 
 # ------------------------------------------------------------------------------------------ sheets

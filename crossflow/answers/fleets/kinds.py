@@ -47,6 +47,13 @@ class FleetKind:
         """
         return ", ".join([self.strategy, *(f"{name} {value}" for name, value in self.told.items())])
 
+    @property
+    def hardware(self) -> frozenset[tuple[str, str]]:
+        """What its system is made of where that is varied, without its size and its price: equal for layouts of one system."""
+        varied = {path: value for path, value in self.settings.items() if path.startswith("system.")}
+        size = (DEVICES, NODES, "system.operation")
+        return frozenset((path, repr(value)) for path, value in varied.items() if not path.startswith(size))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FleetSite:

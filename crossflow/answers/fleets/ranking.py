@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, overload
@@ -174,10 +175,15 @@ class Fleets(PlainData, Tabular):
         first = self.best
         if first is None or not first.tied_with:
             return ""
-        found = spread_of(run := likeness(first.scenario), run, same=True)
-        return "" if found is None else (
-            f"{len(first.tied_with)} of the others cost less than {100 * found[0].order:.3g} % more than the best and cannot be told from "
-            f"it: {order_of_pairs(*found)}"
+        near = [one for one in self.fleets if one is not first and one.name in first.tied_with]
+        spreads = [
+            spread_of(likeness(first.scenario), likeness(one.scenario), same=first.kind.hardware == one.kind.hardware) for one in near
+        ]
+        counts = Counter(found for found in spreads if found is not None)
+        return "; ".join(
+            f"{count} of the others cost{'s' * (count == 1)} less than {100 * found[0].order:.3g} % more than the best and cannot be told "
+            f"from it: {order_of_pairs(*found)}"
+            for found, count in counts.items()
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -304,7 +310,7 @@ def _ranked(scenario: Scenario, one: SizedFleet, rank: int | None) -> RankedFlee
 def _with_ties(listed: Sequence[RankedFleet], priced: bool) -> tuple[RankedFleet, ...]:
     """Fleets with those whose cost measured runs cannot tell from theirs: it is in proportion to the times of their steps."""
     costs = [(one.rent if priced else float(one.devices)) if one.rank is not None else math.inf for one in listed]
-    near = ties(costs, [likeness(one.scenario) for one in listed])
+    near = ties(costs, [likeness(one.scenario) for one in listed], [one.kind.hardware for one in listed])
     names = [None if found is None else tuple(listed[j].name for j in found) for found in near]
     return tuple(replace(one, tied_with=found) for one, found in zip(listed, names, strict=True))
 
@@ -316,3 +322,7 @@ def _notes(scenario: Scenario, run: FleetRun, listed: Sequence[RankedFleet], met
         yield f"interrupted: {run.kinds - len(run.done):,} of {run.kinds:,} kinds of engines were not searched"
     if listed and not met:
         yield f"no fleet has {100 * share:g} % of its requests on target; these are the largest, and more devices may help (system.devices)"
+    for level in dict.fromkeys(one.trust for one in listed[1:]):
+        if level != listed[0].trust:
+            names = [one.name for one in listed if one.trust == level]
+            yield f"{level}, unlike the first: {'; '.join(names[:3])}{'; and others' if len(names) > 3 else ''}"

@@ -97,7 +97,8 @@ def swept_paths(
         raise TypeError(f"sweep() was given '{twice[0]}' twice, among its values and as a keyword; give one of them")
     given = {**by_name, **named}
     if set(given) & set(OF_STRATEGY):
-        given = varied_degrees("sweep", given, data_of(source, settings).get("system"))
+        start = data_of(source, settings)
+        given = varied_degrees("sweep", given, start.get("system"), start.get("strategy"))
     keywords = {key: value for key, value in given.items() if key not in values or key in named}
     by_path, by_keyword = short_paths("sweep", {key: one for key, one in given.items() if key not in keywords}), paths("sweep", keywords)
     if twice := [path for path in by_path if path in by_keyword]:

@@ -551,7 +551,7 @@ def _ranked(rows: Sequence[ComparedSystem], ordered_by: str) -> tuple[ComparedSy
     sign = -1.0 if _larger(ordered_by) else 1.0
     able = sorted((row for row in rows if row.feasible), key=lambda row: sign * row.figure(ordered_by))
     runs = [likeness(row.prediction.scenario) for row in able if row.prediction is not None]
-    near = ties([row.figure(ordered_by) for row in able], runs)
+    near = ties([row.figure(ordered_by) for row in able], runs, range(len(able)))
     placed = [
         replace(row, rank=i + 1, tied=None if found is None else tuple(able[j].system for j in found))
         for i, (row, found) in enumerate(zip(able, near, strict=True))

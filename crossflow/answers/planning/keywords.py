@@ -266,11 +266,15 @@ def with_rest(degrees: Mapping[str, Any], section: Any) -> dict[str, Any]:
     return {**degrees, "dp": rest} if rest > 1 and not over else dict(degrees)
 
 
-def varied_degrees(function: str, varied: Mapping[str, Any], section: Any) -> dict[str, Any]:
+def varied_degrees(function: str, varied: Mapping[str, Any], section: Any, strategy: Any) -> dict[str, Any]:
     """What is varied, with every combination of degrees as a strategy: ``tp=[2, 4], pp=[1, 2]`` are four.
 
-    >>> varied_degrees("sweep", {"tp": [4, 8], "batch": [64, 128]}, "dgx-h100")
+    What they do not name stays as in the `strategy` of the scenario, as in a prediction.
+
+    >>> varied_degrees("sweep", {"tp": [4, 8], "batch": [64, 128]}, "dgx-h100", None)
     {'batch': [64, 128], 'strategy': ['tp4-dp2', 'tp8']}
+    >>> varied_degrees("sweep", {"tp": [4, 8]}, "dgx-h100", "tp2-dp4-z1-sp")
+    {'strategy': ['tp4-dp2-z1-sp', 'tp8-z1-sp']}
     """
     degrees = {key: value for key, value in varied.items() if key in OF_STRATEGY}
     rest = {key: value for key, value in varied.items() if key not in degrees}
@@ -287,8 +291,9 @@ def varied_degrees(function: str, varied: Mapping[str, Any], section: Any) -> di
         )
     lists = [list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value] for value in degrees.values()]
     singles = [[plain(one) for one in values] for values in lists]
-    each = (with_rest(dict(zip(degrees, values, strict=True)), section) for values in itertools.product(*singles))
-    return {**rest, "strategy": [_text_of(one) for one in each]}
+    combined = (dict(zip(degrees, values, strict=True)) for values in itertools.product(*singles))
+    each = [settled(function, one, section, strategy)["strategy"] for one in combined]
+    return {**rest, "strategy": [one if isinstance(one, str) else _text_of(one) for one in each]}
 
 
 def _text_of(degrees: Mapping[str, Any]) -> Any:

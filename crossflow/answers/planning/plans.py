@@ -338,7 +338,7 @@ def with_ties(scenario: Scenario, plans: Sequence[RankedPlan], objective: str) -
     """Plans of one scenario with those that cannot be told from each, where the objective is a time, or follows from one."""
     if not follows_from_time(objective):
         return tuple(plans)
-    near = ties([plan.value if plan.feasible else math.inf for plan in plans], [likeness(scenario)] * len(plans), same=True)
+    near = ties([plan.value if plan.feasible else math.inf for plan in plans], [likeness(scenario)] * len(plans), [""] * len(plans))
     names = [None if found is None else tuple(plans[j].strategy for j in found) for found in near]
     return tuple(replace(plan, tied_with=found) for plan, found in zip(plans, names, strict=True))
 

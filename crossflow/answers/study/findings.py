@@ -28,7 +28,7 @@ from crossflow.answers.study.parquet import ParquetPoints
 from crossflow.answers.study.planning import PlannedSearch
 from crossflow.answers.study.plots.view import Convergence, Drawn, LossTable, View
 from crossflow.answers.study.reading import Study
-from crossflow.answers.study.redivision import LOOSE, LOOSELY, missed, sentence, unmoved
+from crossflow.answers.study.redivision import LOOSE, LOOSELY, keeps_division, missed, sentence, unmoved
 from crossflow.answers.study.spec import MONEY, StudyFile, money
 from crossflow.base import files
 from crossflow.base.arrays import plain
@@ -47,6 +47,7 @@ TIED = 5  # points that are named which cannot be told from the fastest
 SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
+SYSTEMS = frozenset(("system", "system.template"))  # of which each has its own technology
 DRAWN = "Intervals hold what the drawn numbers change, and not the errors of predictions, which the trust has."
 COMPARED = 64  # swept points up to which every pair is compared
 
@@ -273,8 +274,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     """What the table's reader must know."""
     found = [sentence(study.scenario, searched=bool(study.runs))] if study.keeps_division else []
     searched = dict.fromkeys(option.path for run in study.runs for option in run.problem.space.options)
-    if isinstance(study.scenario.system, DatasheetSystem) and "system" not in study.paths:
-        found += [of_a_datasheet(path, OF_DATASHEETS) for path in (*study.paths, *searched) if path.startswith(TECHNOLOGY)]
+    found += _of_datasheets(study.scenario, (*study.paths, *searched))
     found += _undivided(study)
     drawn = study.sampling is not None and not results
     found += [f"trust: {trust(study.scenario).text}", DRAWN] if drawn else [_trusted_best(results) if results else _trusted(study, view)]
@@ -285,12 +285,31 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
 
 
+def technology_notes(scenario: Scenario, values: Mapping[str, Sequence[Any]], study: str) -> list[str]:
+    """What readers of points on other technologies must know, which a study of them says; `study` is where they can be divided anew."""
+    if SYSTEMS & set(values):
+        return []
+    kept = [sentence(scenario, study=study)] if keeps_division(scenario, values, False) else []
+    return [*kept, *_of_datasheets(scenario, tuple(values)), *_told(list(division_notes(scenario, values)))]
+
+
+def _of_datasheets(scenario: Scenario, paths: Collection[str]) -> list[str]:
+    """What another technology of a published device does not change."""
+    if not isinstance(scenario.system, DatasheetSystem) or "system" in paths:
+        return []
+    return [of_a_datasheet(path, OF_DATASHEETS) for path in paths if path.startswith(TECHNOLOGY)]
+
+
 def _undivided(study: Study) -> list[str]:
     """Nodes and memories of the study for which the template's table has no division, where nothing divides the budgets anew."""
     searched = {option.path: option.values for run in study.runs for option in run.problem.space.options}
     if study.redivision is not None or any(run.problem.space.shares for run in study.runs):
         return []
-    told = list(division_notes(study.scenario, {**study.every, **searched}))
+    return _told(list(division_notes(study.scenario, {**study.every, **searched})))
+
+
+def _told(told: Sequence[str]) -> list[str]:
+    """The first of some notes on divisions, and how many more there are."""
     left = len(told) - TOLD
     more = "One further pair of a node and a memory has" if left == 1 else f"{left:,} further pairs of a node and a memory have"
     return [*(f"{note[0].upper()}{note[1:]}." for note in told[:TOLD]), *([f"{more} none either."] if left > 0 else [])]

@@ -50,10 +50,10 @@ def keeps_division(scenario: Scenario, varied_paths: Iterable[str], drawn: bool)
     return drawn or any(path.startswith(moving) and path not in tabled for path in paths)
 
 
-def sentence(scenario: Scenario, *, searched: bool = False) -> str:
+def sentence(scenario: Scenario, *, searched: bool = False, study: str = "the study") -> str:
     """What a study that keeps a division is told; one that searches divides in its space."""
     names = " and ".join(one.name for one in generated(scenario).values())
-    cure = "`system.budgets.area: shares` in the space divides" if searched else "`redivide: {}` in the study divides"
+    cure = "`system.budgets.area: shares` in the space divides" if searched else f"`redivide: {{}}` in {study} divides"
     each = "with each design" if searched else "at each point"
     return (
         f"The budgets keep the division of {names} at every point. Where technology or budgets change, another division"

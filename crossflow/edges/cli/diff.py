@@ -113,7 +113,7 @@ def _tied(plans: Plans, own: RankedPlan, best: RankedPlan) -> bool | None:
     if not own.feasible or not follows_from_time(plans.objective):
         return None
     runs = [likeness(variant(plans.scenario, {"strategy": one.strategy})) for one in (own, best)]
-    near = ties([own.value, best.value], runs, same=True)[0]
+    near = ties([own.value, best.value], runs, ["", ""])[0]
     return None if near is None else bool(near)
 
 

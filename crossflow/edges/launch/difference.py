@@ -82,12 +82,13 @@ def changes(launch: Launch, own: Scenario, best: Scenario) -> tuple[FlagChange, 
     edits |= dict.fromkeys(_others(launch, best, edits, given, {*mine.values, *its.values}, its.known))
     plans = plan_of_file(own), plan_of_file(best)
     moved = {path for path in {**plans[0], **plans[1]} if plans[0].get(path) != plans[1].get(path)}
-    every = [_change(launch, name, given.get(name), text, its.known, moved) for name, text in edits.items()]
-    found = [one for one in every if one is not None]
-    told = {path for one in found for path in one.fields}
+    sets = {name: _sets(launch, name, edits, its.known) for name in edits}
+    every = {name: _change(launch, name, given.get(name), edits[name], sets[name] or (), moved) for name in edits}
+    found = {name: one for name, one in every.items() if one is not None}
+    told = {path for one in found.values() for path in one.fields}
     unsaid = {"strategy.dp"} if launch.kind in DIVIDED else set()
     rest = tuple(sorted(moved - told - unsaid))  # what flags say together
-    told_all = [one if one.fields else replace(one, fields=rest) for one in found]
+    told_all = [replace(one, fields=rest) if sets[name] is None else one for name, one in found.items()]
     return (*told_all, *_environment(launch, its), *_placed(own, best, mine, its, launch.kind))
 
 
@@ -132,28 +133,37 @@ def _text(found: SaidScenario, name: str, kind: str) -> str | None:
 
 
 def _change(
-    launch: Launch, name: str, given: GivenFlag | None, text: str | None, known: FlagTable, moved: set[str]
+    launch: Launch, name: str, given: GivenFlag | None, text: str | None, sets: tuple[str, ...], moved: set[str]
 ) -> FlagChange | None:  # fmt: skip
-    """One change, None where the file says so already; its settings are those of the plan that are `moved`, where it alone moves any."""
+    """One change, None where the file says so already; of what it `sets` those that are `moved`, where it moves any."""
     before = None if given is None else " ".join(map(str, given.values))
     if before == text or (before in ("true", "True") and text == ""):
         return None
     prefix = "" if launch.kind in PLAIN else "--"
     flag = f"{prefix}{name}" if given is None else given.flag
-    row = known.flags[name]
-    fields = (row.field,) if row.field else _sets(launch, name, text, known)
-    fields = tuple(path for path in fields if path in moved) or fields
+    fields = tuple(path for path in sets if path in moved) or sets
     return FlagChange(flag=flag, line=None if given is None else given.line, before=before, after=text, fields=fields)
 
 
-def _sets(launch: Launch, name: str, text: str | None, known: FlagTable) -> tuple[str, ...]:
-    """Settings that one change alone makes otherwise; none where it makes no sense alone."""
+def _sets(launch: Launch, name: str, edits: Mapping[str, str | None], known: FlagTable) -> tuple[str, ...] | None:
+    """Settings that one change makes otherwise, alone or as the last one of all; None where it makes sense in neither way."""
+    if field := known.flags[name].field:
+        return (field,)
+    others = {other: text for other, text in edits.items() if other != name}
+    alone = _differing(launch, {}, {name: edits[name]}, known)
+    return alone or _differing(launch, others, edits, known)
+
+
+def _differing(
+    launch: Launch, before: Mapping[str, str | None], after: Mapping[str, str | None], known: FlagTable
+) -> tuple[str, ...] | None:
+    """Settings in which a file with some changes differs from one with others; None where one is refused."""
     assert launch.parts is not None
     try:
-        changed = read_parts(_edited(launch.parts, {name: text}, known), launch.asked)
+        both = [read_parts(_edited(launch.parts, edits, known), launch.asked) for edits in (before, after)]
     except CrossflowError:
-        return ()
-    held = [dict(flat(one.strategy, "strategy.")) | dict(flat(one.workload, "workload.")) for one in (launch, changed)]
+        return None
+    held = [dict(flat(one.strategy, "strategy.")) | dict(flat(one.workload, "workload.")) for one in both]
     return tuple(path for path in dict.fromkeys([*held[0], *held[1]]) if held[0].get(path) != held[1].get(path))
 
 
@@ -172,12 +182,16 @@ def _edited(parts: Source, edits: Mapping[str, str | None], known: FlagTable) ->
 def _others(
     launch: Launch, best: Scenario, edits: Mapping[str, str | None], given: Mapping[str, GivenFlag], written: set[str], known: FlagTable
 ) -> list[str]:  # fmt: skip
-    """Flags that say in another way what the changes say, so that they have to go."""
-    before = _meant(launch, best, edits, known)
-    if before == plan_of_file(best):
+    """Flags that say in another way what the changes say: of all that neither plan needs, those that cannot stay."""
+    wanted = plan_of_file(best)
+    if _meant(launch, best, edits, known) == wanted:
         return []
-    spare = [name for name in given if name not in written and name not in edits]
-    return [name for name in spare if _meant(launch, best, {**edits, name: None}, known) != before]
+    gone = {name: None for name in given if name not in written and name not in edits}
+    for name in tuple(gone):
+        fewer = {other: None for other in gone if other != name}
+        if _meant(launch, best, {**edits, **fewer}, known) == _meant(launch, best, {**edits, **gone}, known):
+            gone = fewer
+    return list(gone)
 
 
 def _meant(launch: Launch, best: Scenario, edits: Mapping[str, str | None], known: FlagTable) -> dict[str, Any] | None:
@@ -260,7 +274,9 @@ def _write(lines: list[str], change: FlagChange, parts: Source) -> None:
         return
     at = (change.line or 0) - 1
     flag, has_value = re.escape(change.flag), change.before != ""
-    pattern = rf"{_ALONE}{flag}(?:(=|\s+){_VALUE})?(?![\w-])" if has_value else rf"{_ALONE}{flag}(?![\w\"'-])"
+    more = rf"(?:\s+(?!-){_VALUE})" * (_values_of(change, parts) - 1)  # of a list, whose values are words of their own
+    value = rf"(?:(=|\s+){_VALUE}{more}){'' if more else '?'}"
+    pattern = rf"{_ALONE}{flag}{value}(?![\w-])" if has_value else rf"{_ALONE}{flag}(?![\w\"'-])"
     places = list(re.finditer(pattern, lines[at])) if 0 <= at < len(lines) else []
     if len(places) != 1 or not change.flag.startswith("-"):
         raise CrossflowError(f"{parts.file}:{change.line}: {change.flag} cannot be changed in its line; {_BY_HAND} --export {parts.kind}")
@@ -271,6 +287,11 @@ def _write(lines: list[str], change: FlagChange, parts: Source) -> None:
     continued = at > 0 and lines[at - 1].endswith("\\")  # so that an empty line ends the command
     empty = re.fullmatch(r"\s*\\", line) or (not line.strip() and not continued)
     lines[at] = _GONE if empty else re.sub(r"(?<=\S) {2,}(?=\S)", " ", line) if change.after is None else line
+
+
+def _values_of(change: FlagChange, parts: Source) -> int:
+    """How many values the flag of a change has in the file."""
+    return next((len(one.values) for one in parts.given if (one.flag, one.line) == (change.flag, change.line)), 1)
 
 
 def _write_variable(lines: list[str], change: FlagChange, parts: Source) -> None:

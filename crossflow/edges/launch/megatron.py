@@ -173,6 +173,7 @@ def _stages(found: Found, fields: FlatSettings, problems: list[Problem]) -> Mean
             return
         chunks = layers // (pp * each)
     if pp == 1:
+        problems += _ends_of_one_stage(found, layers)
         return
     yield "strategy.virtual_stages", chunks
     sizes = _uneven(found, layers, pp, chunks)
@@ -181,6 +182,15 @@ def _stages(found: Found, fields: FlatSettings, problems: list[Problem]) -> Mean
         problems.append(found.problem("pipeline-model-parallel-size", message))
         return
     yield "strategy.stage_layers", sizes
+
+
+def _ends_of_one_stage(found: Found, layers: int) -> Iterator[Problem]:
+    """Layers of the first or the last stage where there is one stage: Megatron builds these and no more."""
+    for end in ("first", "last"):
+        flag = f"decoder-{end}-pipeline-num-layers"
+        if found.values.get(flag, layers) != layers:
+            built = f"Megatron would build {found.values[flag]} of {layers} layers"
+            yield found.problem(flag, f"there is one stage, of which {built}; leave it out")
 
 
 def _uneven(found: Found, layers: int, pp: int, chunks: int) -> tuple[int, ...] | None:

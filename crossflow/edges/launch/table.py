@@ -67,7 +67,12 @@ class FlagTable(FileModel):
     @functools.cached_property
     def spellings(self) -> Mapping[str, str]:
         """Names of flags by each way to write them, in one form."""
-        return {same(spelling): name for name, row in self.flags.items() for spelling in (name, *row.also)}
+        return {same(spelling): name for spelling, name in self.written.items()}
+
+    @functools.cached_property
+    def written(self) -> Mapping[str, str]:
+        """Names of flags by each way to write them, as the framework writes it."""
+        return {spelling: name for name, row in self.flags.items() for spelling in (name, *row.also)}
 
     def found(self, flag: str) -> str | None:
         """The row of a flag as it is written, None where there is none."""
@@ -167,7 +172,7 @@ def read_flags(known: FlagTable, given: Sequence[GivenFlag], file: str, prefix: 
             elif why := known.listed(one.flag, known.ignored):
                 ignored.append(Remark(flag=flag, line=one.line, why=why))
             else:
-                near = did_you_mean(same(one.flag), known.spellings)
+                near = did_you_mean(one.flag.lstrip("-"), known.written)
                 notes.append(Remark(flag=flag, line=one.line, why=f"unknown flag of {known.framework}, not read{near}"))
             continue
         row = known.flags[name]

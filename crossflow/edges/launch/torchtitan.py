@@ -30,6 +30,7 @@ SCHEDULES: Mapping[str, tuple[str, bool]] = {
 MAX_STAGES = 4000
 WITHOUT_PIPELINE = ("qwen3", "gpt_oss")  # models that torchtitan 0.2.2 does not divide into stages
 WITHOUT_CONTEXT = ("deepseek_v3", "gpt_oss")  # and those whose attention it does not divide over context ranks
+FILTERED = "quantize.linear.float8.filter_fqns"  # products that stay in 16 bits
 SELECTIVE = ("norm", "activation", "product")  # modules that its selective checkpoints of operations compute again
 
 
@@ -216,6 +217,11 @@ def _types(found: Found, fields: FlatSettings, remarks: list[Remark]) -> MeantFi
     yield "workload.dtype", narrow or half
     if others := [word for word in words if word and not word.endswith(("mx", "float8"))]:
         remarks.append(found.remark("model.converters", f"{', '.join(others)}: predicted without"))
+    narrowed = [flag for flag in (*found.values, *(one.flag for one in found.unmodelled)) if "float8." in flag]
+    if narrowed and narrow is None:
+        remarks.append(found.remark(narrowed[0], "model.converters names no quantize.linear.float8, so that torchtitan narrows nothing"))
+    if wide := [name for name in found.values.get(FILTERED, ()) if name != "output"]:
+        remarks.append(found.remark(FILTERED, f"{', '.join(wide)}: predicted in {narrow or half}, as all products but those of the head"))
     if given.get(f"{P}enable_async_tensor_parallel"):
         yield "software.overlap.tensor", "pipelined"
 

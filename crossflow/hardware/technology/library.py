@@ -246,8 +246,22 @@ def _own(file: str, text: str) -> Document:
     document = files.read_mapping(text, file)
     if not set(TechLibrary.model_fields) & set(document.data):
         raise document.error((), f"is no technology library: it has none of its keys, {', '.join(TechLibrary.model_fields)}")
+    _check_whole(document)
     _check_stated(document)
     return document
+
+
+def _check_whole(document: Document) -> None:
+    """SpecError for entries that would begin with the figures of another one."""
+    problems = []
+    for section in (key for key in document.data if key in TechLibrary.model_fields):
+        entries = document.data[section]
+        for name in entries if isinstance(entries, Mapping) else ():
+            if isinstance(other := files.held(document.data, (section, name, "like")), str):
+                message = f"an entry has all of its figures itself; copy those of `crossflow show {section}/{other}`, and change some"
+                problems.append(document.problem((section, name, "like"), message))
+    if problems:
+        raise SpecError(problems)
 
 
 @functools.lru_cache(maxsize=32)
