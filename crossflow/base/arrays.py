@@ -167,7 +167,7 @@ def numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
     return tuple(known), np.array([*map(known.__getitem__, values)], dtype=np.intp)
 
 
-def distinct(table: Array) -> tuple[Index, Index]:
+def distinct(table: Array | Index) -> tuple[Index, Index]:
     """The first of every kind of equal columns of a table of shape (rows, n), and of which of these each column is a copy.
 
     >>> distinct(np.array([[1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
