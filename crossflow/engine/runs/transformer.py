@@ -20,9 +20,9 @@ from crossflow.engine.runs.busiest import Busiest, parts_of
 from crossflow.engine.runs.columns import KindColumns, handed_in, rows_in
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
-from crossflow.engine.runs.slots import Closing, RowPasses, ShapeSlots, StageTimes, closing_of, is_split, slots_of, split_points
+from crossflow.engine.runs.slots import Closing, RowPasses, ShapeSlots, StageTimes, by_stage, closing_of, is_split, slots_of, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
-from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.engine.timeline.pipeline import SlotPipeline, pipeline_ends
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
@@ -122,27 +122,50 @@ class Pipelines:
             times=StageTimes(often=counts, lines=flat(times.lines, stages)), closing=found.closing.each(lambda part: flat(part, stages)),
         )  # fmt: skip
 
-    def ends(self, number: int, rounds: Array, microbatches: Array, stack: SoftwareStack, *, steady: bool) -> Array:
-        """Time at which every stage of a shape has finished its last slot, shape (stages, n). [s]
+    def ends(self, rounds: Sequence[Array], microbatches: Sequence[Array], stack: SoftwareStack, *, steady: bool) -> list[Array]:
+        """Time at which every stage of each shape has finished its last slot, shape (stages, n). [s]
 
         With `steady` of steps that follow each other: a microbatch begins the next when it leaves the last stage.
         """
-        shape, busy, held = self.rows.shapes[number], self.rows.spread(number, self.busy), self.rows.spread(number, self.held)
-        stages = shape.stages
-        if stages == 1 and shape.schedule in NATURAL:
-            return np.asarray((rounds * busy.sum(axis=(0, 1)))[None])
-        late = self.handed[number].late(held, stack)
-        if steady:
-            through = busy.sum(axis=(0, 1)) + late[0].sum(axis=0)
-            return np.tile(np.maximum(rounds * self._busy(number).max(axis=0), through), (stages, 1))
+        walked, found = list[SlotPipeline](), dict[int, Array]()
+        for number, shape in enumerate(self.rows.shapes):
+            busy, held = (self.rows.spread(number, each) for each in (self.busy, self.held))
+            late = self.handed[number].late(held, stack)
+            if shape.stages == 1 and shape.schedule in NATURAL:
+                found[number] = np.asarray((rounds[number] * busy.sum(axis=(0, 1)))[None])
+            elif steady:
+                through = busy.sum(axis=(0, 1)) + late[0].sum(axis=0)
+                pace = rounds[number] * self._busy(number).max(axis=0)
+                found[number] = np.tile(np.maximum(pace, through), (shape.stages, 1))
+            else:
+                walked.append(self._slots(shape, busy, late, microbatches[number].astype(int)))
+        ends = iter(self._at_pace(walked) if self.at_once else pipeline_ends(walked))
+        return [found[number] if number in found else next(ends) for number in range(len(microbatches))]
+
+    def _slots(self, shape: Shape, busy: Array, late: Array, microbatches: Index) -> SlotPipeline:
+        """Pipelines of a shape, with the time of slots of every kind and row, shape (kinds, rows, n). [s]"""
         forward, backward, weight = [*busy, None, None][:3]
-        ends = functools.partial(pipeline_ends, forward, backward, late, weight, stages=stages, chunks=shape.chunks)
-        if (
-            shape.schedule == "pipedream"
-        ):  # what a microbatch adds once the pipeline is full, which cannot be less than the busiest stage takes
-            added = (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) / (STEADY * stages)
-            return np.asarray(np.maximum(added, self._busy(number).max(axis=0)) * microbatches)
-        return ends(microbatches=microbatches.astype(int), schedule=shape.schedule)
+        schedule = "1f1b" if self.at_once else shape.schedule
+        return SlotPipeline(
+            forward=forward, backward=backward, late=late, weight=weight, stages=shape.stages, microbatches=microbatches,
+            chunks=shape.chunks, schedule=schedule,
+        )  # fmt: skip
+
+    def _at_pace(self, walked: Sequence[SlotPipeline]) -> list[Array]:
+        """Time without flush: what a microbatch adds to a full pipeline, which cannot be less than the busiest stage takes, for all. [s]"""
+        rounds = (STEADY, 2 * STEADY)
+        full, fuller = (pipeline_ends([replace(one, microbatches=many * one.stages) for one in walked]) for many in rounds)
+        found = list[Array]()
+        for one, first, second in zip(walked, full, fuller, strict=True):
+            kept = sum(by_stage(part, one.stages) for part in (one.forward, one.backward, one.weight) if part is not None)
+            added = (second - first) / (STEADY * one.stages)
+            found.append(np.maximum(added, np.max(kept, axis=0)) * one.microbatches)
+        return found
+
+    @property
+    def at_once(self) -> bool:
+        """Whether weights are updated after each pass (PipeDream)."""
+        return self.rows.shapes[0].schedule == "pipedream"
 
     def _busy(self, number: int) -> Array:
         """Time of one slot of every kind and row of stages of a shape that differ, shape (kinds of stages, n). [s]"""
@@ -160,19 +183,19 @@ def timed(job: Job, layout: Layout, stack: SoftwareStack, pipelines: Pipelines, 
     stages, closing = pipelines.stages, pipelines.closing
     at = np.concatenate([shape.at for shape in stages.shapes])
     finish = closing.update + closing.on_host + closing.renewed + closing.regather
-    if stages.shapes[0].schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
+    if pipelines.at_once:  # reductions and updates are in the slots, one after each microbatch
         nothing = np.zeros_like(finish)
         regather = layout.microbatches[stages.points] * closing.regather
         closing, finish = replace(closing, exposed=nothing, regather=regather), nothing
-    microbatches, rounds = layout.microbatches[at], (layout.microbatches / layout.directions)[at]  # slots of a kind that a row has
-    total, begin, deciding = tied[at] + float(stack.host.step[0]), 0, list[Index]()
-    for number, shape in enumerate(stages.shapes):
-        mine = slice(begin, begin := begin + len(shape.at))
-        ends = pipelines.ends(number, rounds[mine], microbatches[mine], stack, steady=job.task == "decode")
+    rounds = layout.microbatches / layout.directions  # slots of a kind that a row has
+    each, many = ([values[shape.at] for shape in stages.shapes] for values in (rounds, layout.microbatches))
+    total, deciding = list[Array](), list[Index]()
+    for number, ends in enumerate(pipelines.ends(each, many, stack, steady=job.task == "decode")):
         after = ends + stages.spread(number, closing.exposed[0])
-        total[mine] += after.max(axis=0) + stages.kinds(number, finish[0]).max(axis=0)
+        total.append(after.max(axis=0) + stages.kinds(number, finish[0]).max(axis=0))
         deciding.append(stages.at(number, pipelines.deciding(number, after)))
-    return at, _busiest(total, pipelines, closing, rounds, np.concatenate(deciding))
+    whole = np.concatenate(total) + tied[at] + float(stack.host.step[0])
+    return at, _busiest(whole, pipelines, closing, rounds[at], np.concatenate(deciding))
 
 
 def _busiest(total: Array, pipelines: Pipelines, closing: Closing, rounds: Array, column: Index) -> Busiest:
