@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, distinct
+from crossflow.base.arrays import Array, Index, by_point, distinct
 from crossflow.cost.handovers import Handed, HandedRows
 from crossflow.parallel.shapes import Shape
 
@@ -32,19 +32,20 @@ class KindColumns:
     @classmethod
     def of_rows(cls, shapes: Sequence[Shape], rows: Sequence[RowPasses], handed: Sequence[Handed]) -> KindColumns:
         """Of rows of pipelines, by what they pass and hand over."""
-        return cls._of(shapes, [_alike(one, other) for one, other in zip(rows, handed, strict=True)])
+        return cls.of_kinds(shapes, [_alike(one, other) for one, other in zip(rows, handed, strict=True)])
 
     def stages(self) -> KindColumns:
         """Of the stages of these rows, by the kinds of their rows."""
-        return self._of(self.shapes, [distinct(self.by_stage(i)) for i in range(len(self.shapes))])
+        return self.of_kinds(self.shapes, [distinct(self.by_stage(i)) for i in range(len(self.shapes))])
 
     @classmethod
     def every(cls, shape: Shape, many: int) -> KindColumns:
         """Of so many rows, or stages, of one shape, each by itself."""
-        return cls._of([shape], [(np.arange(many), np.arange(many))])
+        return cls.of_kinds([shape], [(np.arange(many), np.arange(many))])
 
     @classmethod
-    def _of(cls, shapes: Sequence[Shape], kinds: Sequence[tuple[Index, Index]]) -> KindColumns:
+    def of_kinds(cls, shapes: Sequence[Shape], kinds: Sequence[tuple[Index, Index]]) -> KindColumns:
+        """Of rows or stages of shapes, of each shape the first of every kind, and of which kind each is."""
         return cls(shapes=tuple(shapes), first=tuple(first for first, _ in kinds), which=tuple(which for _, which in kinds))
 
     @functools.cached_property
@@ -80,6 +81,10 @@ class KindColumns:
         members = (rows.by_stage(i)[:, first] for i, first in enumerate(self.first))
         return self.joined([rows.kinds(i, values).take(mine, axis=-2).sum(axis=-3) for i, mine in enumerate(members)])
 
+    def counted(self, counts: Sequence[Array]) -> Array:
+        """Columns, shape (1, units, columns), of how often units occur in the kinds of every shape, (kinds, units) or (kinds, units, n)."""
+        return self.joined([by_point(each).swapaxes(0, 1) for each in counts]).swapaxes(0, 1)
+
     def joined(self, parts: Sequence[Array]) -> Array:
         """KindColumns, shape (..., 1, columns), of values of the kinds of every shape, (..., kinds, n) or (..., kinds, 1)."""
         wide = [np.broadcast_to(part, (*part.shape[:-1], len(shape.at))) for part, shape in zip(parts, self.shapes, strict=True)]
@@ -98,8 +103,8 @@ def rows_in(columns: KindColumns, rows: Sequence[RowPasses]) -> RowPasses:
     """Rows of several shapes as columns."""
 
     def of(name: str) -> Array:  # counts of shape (3, 1, units, columns)
-        counts = [getattr(one, name)[:, first].swapaxes(1, 2) for one, first in zip(rows, columns.first, strict=True)]
-        return columns.joined([each if each.ndim > 3 else each[..., None] for each in counts]).swapaxes(1, 2)
+        each = [getattr(one, name)[:, first] for one, first in zip(rows, columns.first, strict=True)]
+        return np.array([columns.counted([counts[i] for counts in each]) for i in range(len(each[0]))])
 
     chunks = np.repeat([float(shape.chunks) for shape in columns.shapes], np.diff(columns.begins))
     return replace(rows[0], often=of("often"), apart=of("apart"), chunks=chunks)
