@@ -8,8 +8,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.answers.scenario import from_dict
 from crossflow.engine.runs import transformer
 from crossflow.engine.runs.busiest import Busiest
-from crossflow.engine.runs.columns import KindColumns
-from crossflow.engine.runs.slots import ShapeSlots
+from crossflow.engine.runs.slots import RowColumns, ShapeSlots
 from crossflow.parallel.strategy.reading import every_strategy
 
 WORDS = ("", "-z3", "-z2-full", "-sp-selective", "-zbh1", "-pipedream", "-gpipe", "-offload:optimizer", "-z1-placed:pp+tp+dp")
@@ -47,10 +46,10 @@ def test_a_long_pipeline_has_few_kinds_of_rows(monkeypatch):
     system = {"template": "a100-ib-cluster", "nodes": 64}
     strategy = "tp8-pp32-dp2-v3"
     scenario = from_dict({"system": system, "workload": {"model": "gpt3-175b", "global_batch": 64}, "strategy": strategy})
-    found, of_rows = [], KindColumns.of_rows
-    monkeypatch.setattr(KindColumns, "of_rows", lambda *given: found.append(of_rows(*given)) or found[-1])
+    found, of = [], RowColumns.of
+    monkeypatch.setattr(RowColumns, "of", lambda *given: found.append(of(*given)) or found[-1])
     assert evaluate(scenario).feasible.all()
-    (columns,) = found
+    columns = found[0].columns
     assert [len(first) for first in columns.first] == [3]  # with the embedding, with neither, with the head
     assert [len(first) for first in columns.stages().first] == [3]
     rows = np.arange(3.0)

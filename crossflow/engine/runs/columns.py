@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, by_point, distinct
-from crossflow.cost.handovers import Handed, HandedRows
-from crossflow.parallel.shapes import Shape
 
 if TYPE_CHECKING:  # the chain of imports stays short
-    from crossflow.engine.runs.slots import RowPasses
+    from crossflow.parallel.shapes import Shape
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,11 +26,6 @@ class KindColumns:
     shapes: tuple[Shape, ...]
     first: tuple[Index, ...]  # of every shape those that stand for all that are alike
     which: tuple[Index, ...]  # of every shape, for each row or stage, which of these it is like
-
-    @classmethod
-    def of_rows(cls, shapes: Sequence[Shape], rows: Sequence[RowPasses], handed: Sequence[Handed]) -> KindColumns:
-        """Of rows of pipelines, by what they pass and hand over."""
-        return cls.of_kinds(shapes, [_alike(one, other) for one, other in zip(rows, handed, strict=True)])
 
     def stages(self) -> KindColumns:
         """Of the stages of these rows, by the kinds of their rows."""
@@ -89,28 +82,3 @@ class KindColumns:
         """KindColumns, shape (..., 1, columns), of values of the kinds of every shape, (..., kinds, n) or (..., kinds, 1)."""
         wide = [np.broadcast_to(part, (*part.shape[:-1], len(shape.at))) for part, shape in zip(parts, self.shapes, strict=True)]
         return np.concatenate([part.reshape(*part.shape[:-2], 1, -1) for part in wide], axis=-1)
-
-
-def _alike(rows: RowPasses, handed: Handed) -> tuple[Index, Index]:
-    """The first of every kind of rows of a shape, and of which kind each is."""
-    distance = distinct(np.concatenate([handed.sent, handed.crosses], axis=1).T)[1]  # of every boundary
-    counts = np.moveaxis(np.concatenate([rows.often, rows.apart], axis=2), 1, -1)
-    onwards = np.append(distance, -1)[handed.boundaries.onwards]
-    return distinct(np.concatenate([counts.reshape(-1, counts.shape[-1]), onwards]))
-
-
-def rows_in(columns: KindColumns, rows: Sequence[RowPasses]) -> RowPasses:
-    """Rows of several shapes as columns."""
-
-    def of(name: str) -> Array:  # counts of shape (3, 1, units, columns)
-        each = [getattr(one, name)[:, first] for one, first in zip(rows, columns.first, strict=True)]
-        return np.array([columns.counted([counts[i] for counts in each]) for i in range(len(each[0]))])
-
-    chunks = np.repeat([float(shape.chunks) for shape in columns.shapes], np.diff(columns.begins))
-    return replace(rows[0], often=of("often"), apart=of("apart"), chunks=chunks)
-
-
-def handed_in(columns: KindColumns, handed: Sequence[Handed]) -> HandedRows:
-    """What rows of several shapes hand over, as columns."""
-    parts = [one.rows(first) for one, first in zip(handed, columns.first, strict=True)]
-    return HandedRows(**{field.name: columns.joined([getattr(part, field.name) for part in parts]) for field in fields(HandedRows)})

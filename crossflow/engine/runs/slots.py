@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Mask, by_point, summed
+from crossflow.base.arrays import Array, Index, Mask, by_point, distinct, summed
 from crossflow.cost.handovers import Handed, HandedRows
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
 from crossflow.cost.shared_links import USES, LinkStream, longer
+from crossflow.engine.runs.columns import KindColumns
 from crossflow.engine.runs.meeting import meetings_of
 from crossflow.engine.runs.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.engine.runs.unit_sums import UnitSums
@@ -88,6 +89,42 @@ class RowPasses:
             often=np.array(counted()), apart=np.array(counted(apart=True)), chunks=shape.chunks, split=is_split(shape),
             at_once=shape.schedule == "pipedream",
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowColumns:
+    """Rows of pipelines of several shapes whose slots are of the same kinds, as columns."""
+
+    columns: KindColumns
+    rows: RowPasses  # arrays of shape (..., 1, columns)
+    handed: HandedRows  # arrays of shape (..., 1, columns)
+
+    @classmethod
+    def of(cls, job: Job, machine: Machine, shapes: Sequence[Shape], handed: Sequence[Handed]) -> RowColumns:
+        """Of what rows pass and hand over."""
+        each = [RowPasses.of(job, machine, shape) for shape in shapes]
+        columns = KindColumns.of_kinds(shapes, [_alike(one, other) for one, other in zip(each, handed, strict=True)])
+
+        def counted(name: str) -> Array:
+            counts = [getattr(one, name)[:, first] for one, first in zip(each, columns.first, strict=True)]
+            return np.array([columns.counted([one[kind] for one in counts]) for kind in range(len(counts[0]))])
+
+        chunks = np.repeat([float(shape.chunks) for shape in shapes], np.diff(columns.begins))
+        parts = [one.rows(first) for one, first in zip(handed, columns.first, strict=True)]
+        given = {field.name: columns.joined([getattr(part, field.name) for part in parts]) for field in fields(HandedRows)}
+        return cls(
+            columns=columns,
+            rows=replace(each[0], often=counted("often"), apart=counted("apart"), chunks=chunks),
+            handed=HandedRows(**given),
+        )
+
+
+def _alike(rows: RowPasses, handed: Handed) -> tuple[Index, Index]:
+    """The first of every kind of rows of a shape, and of which kind each is."""
+    distance = distinct(np.concatenate([handed.sent, handed.crosses], axis=1).T)[1]  # of every boundary
+    counts = np.moveaxis(np.concatenate([rows.often, rows.apart], axis=2), 1, -1)
+    onwards = np.append(distance, -1)[handed.boundaries.onwards]
+    return distinct(np.concatenate([counts.reshape(-1, counts.shape[-1]), onwards]))
 
 
 def slots_of(job: Job, machine: Machine, sums: UnitSums, rows: RowPasses, handed: HandedRows) -> SlotTimes:

@@ -17,10 +17,10 @@ from crossflow.cost.handovers import Handed, handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, between_measured, steps_of, weights_measured
 from crossflow.engine.runs.busiest import Busiest, parts_of
-from crossflow.engine.runs.columns import KindColumns, handed_in, rows_in
+from crossflow.engine.runs.columns import KindColumns
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
-from crossflow.engine.runs.slots import Closing, RowPasses, ShapeSlots, StageTimes, by_stage, closing_of, is_split, slots_of, split_points
+from crossflow.engine.runs.slots import Closing, RowColumns, ShapeSlots, StageTimes, by_stage, closing_of, is_split, slots_of, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.timeline.pipeline import SlotPipeline, pipeline_ends
 from crossflow.hardware.architecture.software import SoftwareStack
@@ -81,14 +81,12 @@ def tell_endless(found: Mapping[str, Array]) -> None:
 def _pipelines(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shapes: Sequence[Shape]) -> tuple[Index, Busiest]:
     """Busiest stages of points whose slots are of the same kinds, and these points; `sums` and `steps` are those of all points."""
     handed = [handed_of(layout, machine, steps, shape, training=job.training) for shape in shapes]
-    each = [RowPasses.of(job, machine, shape) for shape in shapes]
-    columns = KindColumns.of_rows(shapes, each, handed)
-    rows, given = rows_in(columns, each), handed_in(columns, handed)
-    slots = slots_of(job, machine, sums.repeated(columns.points), rows, given)
+    found = RowColumns.of(job, machine, shapes, handed)
+    columns, rows = found.columns, found.rows
+    slots = slots_of(job, machine, sums.repeated(columns.points), rows, found.handed)
     stages = columns.stages()
-    times = StageTimes(
-        often=stages.of_stages(columns, slots.often[:, 0]).swapaxes(1, 2), lines=stages.of_stages(columns, slots.lines(given)[:, 0])
-    )
+    often, lines = (stages.of_stages(columns, values) for values in (slots.often[:, 0], slots.lines(found.handed)[:, 0]))
+    times = StageTimes(often=often.swapaxes(1, 2), lines=lines)
     closing = closing_of(machine, sums.repeated(stages.points), rows, times)
     pipelines = Pipelines(rows=columns, stages=stages, busy=slots.busy, held=slots.held[:, 0], times=times, closing=closing, handed=handed)
     return timed(job, layout, machine.stack, pipelines, steps.between.tied)

@@ -154,7 +154,7 @@ def pipeline_ends(pipelines: Sequence[SlotPipeline]) -> list[Array]:
     return [walking[i].all_points if i in walking else _flow_line(one) for i, one in enumerate(pipelines)]
 
 
-class _Part(NamedTuple):
+class _WalkedPart(NamedTuple):
     """Points of pipelines that are walked for as many microbatches."""
 
     of: _Walking
@@ -194,14 +194,14 @@ class _Walking:
         """Ends of all stages at all points, shape (stages, n). [s]"""
         return self.ends.take(self.which, axis=1)
 
-    def begin(self) -> list[_Part]:
+    def begin(self) -> list[_WalkedPart]:
         """What is walked at first."""
         stages, many = self.pipeline.stages, self.many
         short = ROUNDS * stages + many % stages
         first = np.where((short + stages < many) & (self.pipeline.schedule == "1f1b"), short, many)
         return self._parts(first, np.arange(len(many)), np.full(len(many), np.nan))
 
-    def further(self, part: _Part, ends: SlotEnds) -> list[_Part]:
+    def further(self, part: _WalkedPart, ends: SlotEnds) -> list[_WalkedPart]:
         """What is to be walked once a part is, with the ends of its slots."""
         one, count, here, pace = self.pipeline, part.microbatches, part.here, part.pace
         further, period = self.many[here] - count, np.ones(len(here), dtype=int)
@@ -217,9 +217,9 @@ class _Walking:
         left = np.flatnonzero(following != count)
         return self._parts(following[left], here[left], pace[left])
 
-    def _parts(self, lengths: Index, points: Index, pace: Array) -> list[_Part]:
+    def _parts(self, lengths: Index, points: Index, pace: Array) -> list[_WalkedPart]:
         """Points by the microbatches that are walked."""
-        return [_Part(self, length, points[lengths == length], pace[lengths == length]) for length in set(lengths.tolist())]
+        return [_WalkedPart(self, length, points[lengths == length], pace[lengths == length]) for length in set(lengths.tolist())]
 
 
 def _flow_line(pipeline: SlotPipeline) -> Array:
