@@ -1,8 +1,10 @@
-"""Time that results travel between the stages of a pipeline, for tests of pipelines alone."""
+"""Time that results travel between the stages of a pipeline, and when they end, for tests of pipelines alone."""
 
 import itertools
 
 import numpy as np
+
+from crossflow.engine.timeline import pipeline
 
 
 def travelling(order, times):
@@ -22,3 +24,8 @@ def by_slot(order, times, durations):
     """The same by kind and row, of the kinds that there are durations of, shape (kinds x rows, n)."""
     found = travelling(order, times)
     return np.concatenate([*found, np.zeros_like(found[0])])[: len(durations)]
+
+
+def pipeline_ends(forward, backward, late, weight=None, **shape):
+    """Ends of all stages of the pipelines of one shape."""
+    return pipeline.pipeline_ends([pipeline.SlotPipeline(forward=forward, backward=backward, late=late, weight=weight, **shape)])[0]

@@ -8,7 +8,7 @@ import pytest
 from sampled import every
 
 import crossflow
-from crossflow.cost.fabrics import Fabric, delayed, path, path_time
+from crossflow.cost.fabrics import Fabric, Path, delayed, path, path_time
 from crossflow.cost.network import message_costs
 from crossflow.evidence.validation.tables import collective_conditions, fabric_parameters
 from crossflow.hardware.architecture.software import PeerAllReduce
@@ -159,6 +159,21 @@ def test_two_nodes_add_up_in_rings_until_a_tree_is_rated_higher(network):
 def test_more_bytes_never_take_less_time_between_two_nodes(network):
     made = time(fabric(network=network), "all_reduce", 16, 8, size=np.geomspace(1, 1e11, 2000)[:, None])
     assert_no_faster(made[1:], made[:-1])
+
+
+@pytest.mark.parametrize("network", ["infiniband", "ethernet", "efa"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("varies", [False, True], ids=["one device", "other devices"])
+def test_paths_of_points_together_are_each_alone(network, collective, varies):
+    """Groups of other sizes, some with more ways than others, of which one device or as many as points are priced at once."""
+    rng = np.random.default_rng(1)
+    groups = [(1, 1), (2, 2), (8, 8), (16, 8), (64, 8), (16, 2), (4, 1)]
+    which, n = rng.integers(0, len(groups), 50), 50
+    made = fabric(network=network, nic=rng.uniform(10e9, 50e9, n) if varies else 25e9)
+    paths, sizes = [path(made, collective, *group, whole_nodes=True) for group in groups], rng.uniform(1.0, 1e9, n)
+    together = path_time(sizes, Path.each(paths, which))
+    alone = [np.broadcast_to(path_time(sizes, one), n) for one in paths]
+    np.testing.assert_allclose(together, [alone[kind][i] for i, kind in enumerate(which)], rtol=1e-14)
 
 
 def test_one_rank_moves_nothing():

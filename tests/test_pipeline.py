@@ -6,12 +6,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from lags import by_slot, travelling
+from lags import by_slot, pipeline_ends, travelling
 from sampled import fewer
 
 from crossflow.engine.events import run_tasks
 from crossflow.engine.timeline import pipeline
-from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.engine.timeline.pipeline import SlotPipeline
 from crossflow.parallel.strategy.schedules import pipeline_order
 
 SHAPES = [(1, 1, 4), (2, 1, 2), (4, 1, 2), (4, 1, 8), (3, 1, 7), (8, 1, 16), (2, 2, 4), (4, 2, 8), (3, 4, 6), (4, 3, 4)]
@@ -289,6 +289,29 @@ def test_long_services_are_walked_ones(schedule, chunks, microbatches):
     walk = pipeline.walk_of(order)
     ends = pipeline.slot_ends(walk, forward, by_slot(order, transfer, forward))
     np.testing.assert_allclose(found, ends[[slots[-1] for slots in walk.stages]], rtol=1e-9)
+
+
+def test_pipelines_are_walked_together_as_alone():
+    """Of any shapes, schedules and numbers of points, those that wait for nothing to come back among them: to the last digit."""
+    rng, drawn = np.random.default_rng(5), list[SlotPipeline]()
+    for stages, chunks, microbatches in SHAPES * 3:
+        n, rows = int(rng.integers(1, 40)), stages * chunks
+        schedule = "1f1b" if chunks > 1 else str(rng.choice(["1f1b", "gpipe", "zb-h1"]))
+        times, late = rng.uniform(0.1, 2.0, (3, rows, n)), rng.uniform(0.0, 0.5, (2, rows, n)) * rng.integers(0, 2)
+        weight = times[2] if schedule == "zb-h1" else None
+        backward = times[1] if weight is not None or rng.random() < 0.8 else None
+        many = microbatches * int(rng.integers(1, 20)) if schedule == "1f1b" else microbatches
+        shape = {"stages": stages, "microbatches": many, "chunks": chunks, "schedule": schedule}
+        drawn.append(SlotPipeline(forward=times[0], backward=backward, late=late, weight=weight, **shape))
+    together = pipeline.pipeline_ends(drawn)
+    for one, ends in zip(drawn, together, strict=True):
+        np.testing.assert_array_equal(ends, pipeline.pipeline_ends([one])[0])
+
+
+@pytest.mark.parametrize("points", range(1, 200))
+def test_walks_of_about_as_many_points_have_one_width(points):
+    width = pipeline._width(points)
+    assert points <= width <= max(points, 1.5 * points - 0.5)
 
 
 def test_points_alike_are_walked_once(monkeypatch):

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from lags import travelling
+from lags import pipeline_ends, travelling
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.base.errors import SpecError, StrategyError
-from crossflow.engine.timeline.pipeline import pipeline_ends, slot_ends, walk_of
+from crossflow.engine.timeline.pipeline import slot_ends, walk_of
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.mesh import FOLDED
 from crossflow.parallel.strategy.schedules import BACKWARD, FORWARD, RULES, WEIGHT, pipeline_order, read_order, schedule_problem, stuck

@@ -150,11 +150,16 @@ def plain(value: Any) -> Any:
 
 
 def alike(table: Any) -> list[tuple[Any, Index]]:
-    """Different columns of a table of shape (rows, n), each with the points that have it."""
+    """Different columns of a table of shape (rows, n), each with the points that have it, the smaller ones first.
+
+    >>> [(column.tolist(), points.tolist()) for column, points in alike(np.array([[2, 1, 2, 1], [5, 4, 5, 3]]))]
+    [([1, 3], [3]), ([1, 4], [1]), ([2, 5], [0, 2])]
+    """
     if (table == table[:, :1]).all():
         return [(table[:, 0], np.arange(table.shape[1]))]
-    columns, which = np.unique(table, axis=1, return_inverse=True)
-    return [(columns[:, i], np.flatnonzero(which.ravel() == i)) for i in range(columns.shape[1])]
+    first, which = distinct(table)  # many times faster than to sort all columns
+    columns = table[:, first]
+    return [(columns[:, i], np.flatnonzero(which == i)) for i in np.lexsort(columns[::-1]).tolist()]
 
 
 def numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
@@ -167,7 +172,7 @@ def numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
     return tuple(known), np.array([*map(known.__getitem__, values)], dtype=np.intp)
 
 
-def distinct(table: Array) -> tuple[Index, Index]:
+def distinct(table: NDArray[Any]) -> tuple[Index, Index]:
     """The first of every kind of equal columns of a table of shape (rows, n), and of which of these each column is a copy.
 
     >>> distinct(np.array([[1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))

@@ -16,7 +16,7 @@ DOORS = {
     "exchange": ("Exchange", "exchange_time"),
     "experts": ("expert_library", "grouped_costs"),
     "fabrics": ("Fabric", "fabric_of", "path", "path_time"),
-    "handovers": ("Handed", "boundaries", "handed_of"),
+    "handovers": ("Handed", "HandedRows", "boundaries", "handed_of"),
     "joined": ("joined",),
     "lookups": ("RADIX",),
     "machine": ("Machine",),

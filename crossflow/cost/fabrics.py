@@ -18,7 +18,9 @@ References
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -124,10 +126,23 @@ class Path:
 
     ways: tuple[Way, ...]
 
-    def at(self, points: Index | Mask) -> Path:
-        """The path of some design points."""
-        parts = ({part.name: getattr(way, part.name) for part in fields(way)} for way in self.ways)
-        return Path(ways=tuple(Way(**{name: part if np.size(part) == 1 else part[points] for name, part in way.items()}) for way in parts))
+    @classmethod
+    def each(cls, paths: Sequence[Path], which: Index) -> Path:
+        """The path of every point, `which` of several it has, shape (n,); a way that a path lacks never ends."""
+        together = itertools.zip_longest(*(one.ways for one in paths), fillvalue=NO_WAY)
+        parts = ({part.name: _chosen([getattr(way, part.name) for way in ways], which) for part in fields(Way)} for ways in together)
+        return cls(ways=tuple(Way(**way) for way in parts))
+
+
+NO_WAY = Way(base=INFINITE, per_byte=ZERO)
+
+
+def _chosen(values: Sequence[Array], which: Index) -> Array:
+    """Of every point one of several values, each of shape (n,) or (1,); what all have in common is one for all."""
+    if all(value is values[0] for value in values):
+        return values[0]
+    table = np.stack(np.broadcast_arrays(*values))
+    return np.asarray(table[which, np.arange(len(which)) if table.shape[1] > 1 else 0])
 
 
 def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node: int, all_reduce: PeerAllReduce | None = None) -> Fabric:

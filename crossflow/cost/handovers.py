@@ -12,7 +12,8 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, share_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.network import counted
-from crossflow.cost.shared_links import USES, LinkStream, LinkUse
+from crossflow.cost.shared_links import USES, LinkUse
+from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL, pipeline_order
@@ -62,6 +63,15 @@ def _boundaries(stages: int, chains: tuple[tuple[int, ...], ...], training: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class HandedRows:
+    """What rows of pipelines hand over."""
+
+    onwards: Array  # time that each row takes to hand over its result, forward and backward, shape (2, rows, n). [s]
+    use: LinkUse  # how these transfers use the links, shape (USES, 2, rows, n). [s]
+    parts: Array  # of the time of both the way itself, and that to put its parts together, shape (2, rows, n). [s]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Handed:
     """What the stages of pipelines of one shape hand over."""
 
@@ -76,33 +86,31 @@ class Handed:
         """Time to hand over at each boundary and, in the last row, where there is none, shape (boundaries + 1, n). [s]"""
         return np.concatenate([self.sent + self.gathered, np.zeros((1, self.sent.shape[-1]))])
 
-    @functools.cached_property
-    def onwards(self) -> Array:
-        """Time that each row takes to hand over its result, forward and backward, shape (2, rows, n). [s]"""
-        return np.asarray(self._times[self.boundaries.onwards])
-
-    @functools.cached_property
+    @property
     def inwards(self) -> Array:
         """Time that what each row needs takes to be handed over to it, forward and backward, shape (2, rows, n). [s]"""
         return np.asarray(self._times[self.boundaries.inwards])
 
-    @functools.cached_property
-    def sending(self) -> LinkStream:
-        """Transfers of each row's results, forward and backward, arrays of shape (2, rows, n)."""
-        use = np.concatenate([self.use, np.zeros((USES, 1, self.use.shape[-1]))], axis=1)
-        return LinkStream(time=self.onwards, use=use[:, self.boundaries.onwards])
+    def rows(self, rows: Index | slice = slice(None)) -> HandedRows:
+        """What some of the rows hand over."""
+        onwards, none = self.boundaries.onwards[:, rows], np.zeros((1, self.sent.shape[-1]))
+        use = np.concatenate([self.use, np.zeros((USES, *none.shape))], axis=1)
+        parts = (np.concatenate([part, none])[onwards].sum(axis=0) for part in (self.sent, self.gathered))
+        return HandedRows(onwards=self._times[onwards], use=use[:, onwards], parts=np.stack([*parts]))
 
-    def inwards_after(self, held: Array) -> Array:
-        """Time that what each row needs travels once it no longer holds up its sender, as it does for so long, shape (2, rows, n). [s]"""
+    def late(self, held: Array, stack: SoftwareStack) -> Array:
+        """Time that what each row needs travels while no stage is held up, as its sender is for so long, shape (2, rows, n). [s]"""
+        if not stack.overlap.pipeline:
+            return np.zeros_like(held)
         senders = np.stack([way[mine] for way, mine in zip(held, self.boundaries.senders, strict=True)])
         return np.where(self.inwards > 0, np.maximum(self.inwards - senders, 0.0), 0.0)
 
     @property
-    def scopes(self) -> Array:
-        """Transfers of one microbatch in all stages, those inside nodes and those between nodes, shape (2, n). [1]"""
+    def whole(self) -> Array:
+        """Transfers of one microbatch in all stages inside nodes and between nodes [1], and the time of all of them [s], shape (3, n)."""
         often = self.boundaries.often.sum(axis=0)
         outside = often @ self.crosses
-        return np.stack([often.sum() - outside, outside])
+        return np.stack([often.sum() - outside, outside, often @ self._times[:-1]])
 
 
 def handed_of(layout: Layout, machine: Machine, steps: Steps, shape: Shape, *, training: bool) -> Handed:

@@ -361,17 +361,12 @@ class Wires:
         if not counted(self.network):
             return self._placed(collective, sizes, group)
         racks = isinstance(group, Pair)  # whose ranks are looked up one by one
-        if len(group.kinds) == 1:
-            ranks, per_node, _ = group.kinds[0]
-            time = path_time(sizes, self.path(collective, ranks, per_node, racks=racks))
-            return np.asarray(np.where(sizes > 0, time, 0.0))
-        result = np.zeros(sizes.shape)
-        for ranks, per_node, members in group.kinds:
-            if ranks > 1:
-                found = self.path(collective, ranks, per_node, racks=racks)
-                mine = sizes[..., members]
-                result[..., members] = np.where(mine > 0, path_time(mine, found.at(members)), 0.0)
-        return result
+        paths, which = list[Path](), np.zeros(group.size.shape, dtype=np.intp)
+        for i, (ranks, per_node, members) in enumerate(group.kinds):
+            which[members] = i
+            paths.append(self.path(collective, ranks, per_node, racks=racks))
+        time = path_time(sizes, Path.each(paths, which))
+        return np.asarray(np.where((sizes > 0) & (group.size > 1), time, 0.0))
 
     def along(
         self,

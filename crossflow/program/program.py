@@ -156,8 +156,8 @@ class LayerMembers:
     def totals(self, table: Array, rows: int) -> Array:
         """Sums over the kernels of each layer and phase, shape (..., rows, n), of values of shape (..., kernels, n)."""
         found = np.zeros((*table.shape[:-2], rows, table.shape[-1]))
-        if len(self.order):
-            found[..., self.present, :] = np.add.reduceat(table[..., self.order, :], self.first, axis=-2)
+        for row, members in zip(self.present.tolist(), np.split(self.order, self.first[1:]), strict=False):
+            table[..., members, :].sum(axis=-2, out=found[..., row, :])
         return found
 
 

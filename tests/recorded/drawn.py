@@ -3,13 +3,14 @@
 import itertools
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.ranks import SystemDelays
-from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.engine.timeline.pipeline import SlotPipeline, pipeline_ends
 from crossflow.hardware.mapping.placement import layouts, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.topology import Network, Topology
 from crossflow.parallel.strategy.legality import neighbouring_plans, plan_problem
@@ -105,7 +106,7 @@ def pipelines(seed: int) -> Iterator[tuple[str, Any]]:
     """When the stages of pipelines end whose passes and transfers take random times."""
     rng = np.random.default_rng(seed)
     for schedule in SCHEDULES:
-        ends = list[Any]()
+        drawn = list[SlotPipeline]()
         for stages, chunks, many in itertools.product((1, 2, 3, 4, 6), (1, 2, 3), (1, 2, 3, 4, 6, 7, 12, 24, 60)):
             uneven = chunks > 1 and many % stages and schedule not in FOLDED
             if uneven or schedule_problem(schedule, stages, chunks, many) is not None:
@@ -114,10 +115,12 @@ def pipelines(seed: int) -> Iterator[tuple[str, Any]]:
             forward, backward, weight = rng.random((3, rows, 3))
             late = rng.random((2, rows, 3)) * rng.choice([0.0, 0.3])
             apart = weight if schedule in ("zb-h1", "dualpipe", *FOLDED) else None
-            ends.append(pipeline_ends(forward, backward, late, apart, stages=stages, microbatches=many, chunks=chunks, schedule=schedule))
-            if apart is None and schedule != "chimera":
-                ends.append(pipeline_ends(forward, None, late, stages=stages, microbatches=many, chunks=chunks, schedule=schedule))
-        yield schedule, ends
+            one = SlotPipeline(
+                forward=forward, backward=backward, late=late, weight=apart, stages=stages, microbatches=many, chunks=chunks,
+                schedule=schedule,
+            )  # fmt: skip
+            drawn += [one, replace(one, backward=None)] if apart is None and schedule != "chimera" else [one]
+        yield schedule, pipeline_ends(drawn)
 
 
 ROLES = ("ddp", "fsdp", "tp", "ep", "pp", "mp", "mp-rows", "mp-columns")

@@ -40,8 +40,8 @@ class Busiest:
 
     @classmethod
     def together(cls, parts: Sequence[tuple[Index, Busiest]], n: int) -> Busiest:
-        """Of all n points, from those of points of one shape each."""
-        if len(parts) == 1:
+        """Of all n points, from those of some of them each."""
+        if len(parts) == 1 and (np.diff(parts[0][0]) == 1).all():
             return parts[0][1]
         names = [field.name for field in fields(Busiest)]
         found = {name: np.empty((*getattr(parts[0][1], name).shape[:-1], n)) for name in names}

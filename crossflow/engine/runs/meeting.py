@@ -17,7 +17,7 @@ from crossflow.base.arrays import Array, summed
 from crossflow.cost.shared_links import ROUNDING, LinkStream, beside, longer, longest_busy
 
 if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
-    from crossflow.cost.handovers import Handed
+    from crossflow.cost.handovers import HandedRows
     from crossflow.engine.runs.unit_sums import UnitSums
 
 
@@ -31,7 +31,7 @@ class Meetings:
 
 
 def meetings_of(
-    sums: UnitSums, often: Sequence[Array], plain: Sequence[Array], waits: Array, passes: Sequence[Array], handed: Handed | None
+    sums: UnitSums, often: Sequence[Array], plain: Sequence[Array], waits: Array, passes: Sequence[Array], handed: HandedRows | None
 ) -> Meetings:
     """What meets in the slots of every row.
 
@@ -61,7 +61,7 @@ def meetings_of(
         weights[i], both = beside(slot, weight, passes[i])
         uses = [slot.use, weight.use]
         if handed is not None:
-            ways = LinkStream(time=handed.sending.time[i], use=handed.sending.use[:, i])
+            ways = LinkStream(time=handed.onwards[i], use=handed.use[:, i])
             handing[i] = longer(both, ways, np.maximum(both.time, ways.time))
             uses.append(ways.use)
         time, least = both.time + handing[i], longest_busy(*uses)

@@ -28,9 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points, by_point, once, summed
+from crossflow.base.arrays import Array, Index, Mask, at_points, by_point, distinct, once, summed, wide
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.columns import KindColumns
 from crossflow.hardware.architecture.model import Architecture, SecondMemory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
@@ -51,6 +52,7 @@ MOMENTS = ("backward", "finished", "update")
 COUNTED = ("1f1b", "gpipe")  # schedules that need not be walked to know what is kept
 BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
+PASSING = [ACTIVATIONS, BUFFERS]  # kinds of which moments have more than what stays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,7 @@ class Memory:
         """Whether every device has the capacity, and its host, shape (n,)."""
         return np.asarray((self.spare >= 0) & (self.host <= self.host_capacity) & (self.far_total <= self.far_capacity))
 
-    @property
+    @functools.cached_property
     def far_total(self) -> Array:
         """Bytes on the second memory of the device that keeps most there, shape (n,). [B]"""
         return np.asarray(self.far.sum(axis=0).max(axis=0))
@@ -220,16 +222,19 @@ def _of_stages(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMem
     """`stages`, `moment`, `update`, `host` and `far` of `Memory`."""
     n, deepest, held = len(layout), int(layout.pp.max()), _holdings(job, layout, stack, second)
     stages, moments, update = np.zeros((len(KINDS), deepest, n)), np.zeros((deepest, n), dtype=np.intp), np.zeros(n)
-    host, far = np.zeros(n), np.zeros((2, deepest, n))
-    for shape in _told_apart(job, alike(layout, together=COUNTED), balanced=stack.stages == "balanced"):
-        state, beside, host[shape.at], far[:, : shape.stages, shape.at] = _pipeline(job, layout, stack, held, shape)
-        moment = beside.sum(axis=1).argmax(axis=0)
+    host, far = np.zeros(n), np.zeros((2, deepest if layout.far else 1, n))
+    shapes = list(_told_apart(job, alike(layout, together=COUNTED), balanced=stack.stages == "balanced"))
+    for shape, (state, passing, its_host, away) in zip(shapes, _pipelines(job, layout, stack, held, shapes), strict=True):
+        host[shape.at] = its_host
+        moment = passing.sum(axis=1).argmax(axis=0)
         moments[: shape.stages, shape.at] = moment
-        update[shape.at] = (state + beside[UPDATE]).sum(axis=0).max(axis=0)
-        stages[:FRAMEWORK, : shape.stages, shape.at] = state + np.take_along_axis(beside, moment[None, None], axis=0)[0]
-    present = np.arange(deepest)[:, None] < layout.pp
-    stages[FRAMEWORK] = np.where(present, stack.memory.context + stack.memory.fragmentation * stages[:FRAMEWORK].sum(axis=0), 0.0)
-    return stages, moments, update, host, far
+        update[shape.at] = (state.sum(axis=0) + passing[UPDATE].sum(axis=0)).max(axis=0)
+        state[PASSING] += np.take_along_axis(passing, moment[None, None], axis=0)[0]
+        framework = stack.memory.context + stack.memory.fragmentation * state.sum(axis=0)
+        stages[:, : shape.stages, shape.at] = np.concatenate([state, framework[None]])
+        if layout.far:
+            far[:, : shape.stages, shape.at] = away
+    return stages, moments, update, host, np.broadcast_to(far, (2, deepest, n))
 
 
 def second_capacity(architecture: Architecture, n: int) -> Array:
@@ -380,64 +385,97 @@ def _in_flight(layout: Layout, shape: Shape, *, every: bool) -> Array:
     return found if np.ndim(many) else found[..., None]
 
 
-def _pipeline(job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape) -> tuple[Array, Array, Array, Array]:
-    """Tensors of points whose pipelines have one shape, by kind and stage: those that stay, those of moments, those on the host, and those
-    on the second memory, what stays and the cache. [B]
-    """
-    sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
-    every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters
-    at, flight = shape.at, _in_flight(layout, shape, every=every)
-    _, chunks, stages, _ = flight.shape
-    forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
-    here = replace(held, **{field.name: at_points(getattr(held, field.name), at) for field in fields(Holdings)})
-    if job.model.tied and stages == 1:
-        here = _untied(job, layout, here, at)
-    passed = np.maximum(inputs, weights) if job.training else forward  # units that keep or need activations
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _StageKinds:
+    """Kinds of stages of pipelines of several shapes, as columns: what each passes, shape (1, units, columns). [1]"""
 
-    def by_stage(amounts: Array) -> Array:
-        return np.asarray(amounts.reshape(chunks, stages, *amounts.shape[1:]).sum(axis=0))
+    columns: KindColumns
+    forward: Array
+    weights: Array
+    passed: Array  # units that keep or need activations
+    present: Array  # units whose weights are there
+    chunks: tuple[Array, ...]  # of every shape `passed` of its rows, shape (rows of a stage, kinds, units), or with a last axis of points
+
+    @classmethod
+    def of(cls, job: Job, stack: SoftwareStack, shapes: Sequence[Shape]) -> _StageKinds:
+        """Of pipelines of shapes; an encoder that read the prompts of what is decoded stays."""
+        kinds, counted = list[tuple[Index, Index]](), list[Array]()
+        for shape in shapes:
+            jobs = (job, job.reading) if job.task == "decode" else (job, job)
+            both = np.array([row_counts(one, shape, balanced=stack.stages == "balanced") for one in jobs])
+            rows = both.reshape(6, -1, shape.stages, *both.shape[3:])
+            kinds.append(distinct(np.moveaxis(rows, 2, -1).reshape(-1, shape.stages)))
+            counted.append(rows[:, :, kinds[-1][0]])
+        columns = KindColumns.of_kinds(shapes, kinds)
+        passing = [np.maximum(one[1], one[2]) if job.training else one[0] for one in counted]
+        forward, weights, present = (columns.counted([one[i].sum(axis=0) for one in counted]) for i in (0, 2, 3))
+        passed = columns.counted([one.sum(axis=0) for one in passing])
+        return cls(columns=columns, forward=forward, weights=weights, passed=passed, present=present, chunks=tuple(passing))
+
+
+def _pipelines(
+    job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shapes: Sequence[Shape]
+) -> list[tuple[Array, Array, Array, Array]]:
+    """Tensors of pipelines of each shape, by kind and stage: those that stay; those of moments, of kinds that are `PASSING`; those on the
+    host; and those on the second memory, what stays and the cache. [B]
+    """
+    kinds = _StageKinds.of(job, stack, shapes)
+    columns, at, trained, present = kinds.columns, kinds.columns.points, kinds.weights, kinds.present
+    held = _untied(job, layout, held) if job.model.tied else held
+    here = replace(held, **{field.name: wide(getattr(held, field.name), len(layout)).take(at, axis=-1) for field in fields(Holdings)})
 
     def most(values: Array, of: Array) -> Array:
-        """Largest of the units that a stage has."""
-        return np.asarray(np.where(by_point(by_stage(of)) > 0, values, 0.0).max(axis=1))
+        """Largest of the units that a stage has, shape (columns,)."""
+        return np.asarray(np.where(of[0] > 0, values, 0.0).max(axis=0))
 
-    present, trained = by_stage(forward), by_stage(weights)
-    if job.task == "decode":  # an encoder that read the prompts stays
-        present = by_stage(row_counts(job.reading, shape, balanced=stack.stages == "balanced")[0])
-    state = np.zeros((FRAMEWORK, stages, len(at)))
-    # Weights that a microbatch passed forward wait for its backward pass (PipeDream); otherwise there is one version.
-    versions = flight.max(axis=(0, 1)) if shape.schedule == "pipedream" else 1.0
-    state[WEIGHTS] = summed(present, here.weights) * versions
+    state = np.zeros((FRAMEWORK, 1, len(at)))
+    state[WEIGHTS] = summed(present, here.weights)
     if job.training and job.operand < job.element:
-        state[WEIGHTS] -= _kept_narrow(job, stack, here, present, trained) * versions
+        state[WEIGHTS] -= _kept_narrow(job, stack, here, present, trained)
     state[GRADIENTS], state[OPTIMIZER] = summed(trained, here.gradients), summed(trained, here.optimizer)
-    state[CACHE] = summed(present, here.cache)
-    state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained) + 2.0 * most(here.staged, forward)
-    kept = summed(passed, here.kept)
-    rounds = np.stack([by_stage(moment.reshape(chunks * stages, -1) * kept) for moment in flight])
-    ahead, working = rounds.max(axis=0), most(here.working, passed)
+    state[CACHE], staged = summed(present, here.cache), 2.0 * most(here.staged, kinds.forward)
+    state[BUFFERS] = _buffers(job, layout, stack, here, at, present, trained) + staged
+    copied = np.isin(layout.zero[at], (1, 2)) & _repeated(job, layout)[at] & stack.memory.gathered_copy
+    beside = np.array([
+        most(here.largest, trained), (summed(trained, here.trained) * stack.memory.late_gradients)[0],
+        np.where(copied, summed(trained, here.trained + here.owned), 0.0)[0],
+    ])  # fmt: skip
+    host = summed(present, here.host_weights) + summed(trained, here.host_states)
+    alone, working = most(here.kept, kinds.passed), most(here.working, kinds.passed)
+    each = np.concatenate([state[:, 0], beside, host, np.array([working, alone]), _far(here, present, trained)[:, 0]])
+    return [_pipeline(job, layout, stack, held, shape, kinds, i, columns.spread(i, each)) for i, shape in enumerate(shapes)]
+
+
+def _pipeline(
+    job: Job, layout: Layout, stack: SoftwareStack, held: Holdings, shape: Shape, kinds: _StageKinds, number: int, each: Array
+) -> tuple[Array, Array, Array, Array]:
+    """The same of one shape, from what `each` stage holds but for the activations of microbatches, shape (figures, stages, n)."""
+    state, beside, (host, working, alone), away = np.split(each, np.cumsum([FRAMEWORK, len(MOMENTS), 3]))
+    sizes = chunk_layers(job, replace(shape, at=shape.at[:1]), balanced=stack.stages == "balanced")
+    every = bool((sizes != sizes[0]).any())  # chunks of other layers: which are kept matters
+    at, flight, which, passed = shape.at, _in_flight(layout, shape, every=every), kinds.columns.which[number], kinds.chunks[number]
+    _, chunks, stages, _ = flight.shape
+    if shape.schedule == "pipedream":  # weights that a microbatch passed forward wait for its backward pass; otherwise there is one version
+        state[WEIGHTS] *= flight.max(axis=(0, 1))
+    rows = passed.reshape(-1, *passed.shape[2:])
+    of_chunk = summed(rows, at_points(held.kept, at)).reshape(chunks, -1, len(at)).take(which, axis=1)
+    rounds = (flight * of_chunk).sum(axis=1)
+    ahead = rounds.max(axis=0)
     running = ahead + working  # a backward pass begins
-    of_chunk = kept.reshape(chunks, stages, -1)
     # The chunk whose backward pass is the last of a microbatch is the stage's first.
     left = np.maximum(ahead - of_chunk[0], 0.0)
     if len(flight) > 1:  # of the last chunk first, a round of microbatches each
-        each = np.where(by_point(passed).reshape(chunks, stages, *here.working.shape[:1], -1) > 0, here.working, 0.0).max(axis=2)
+        present = (rows if rows.ndim > 2 else rows[..., None]) > 0
+        largest = np.where(present, at_points(held.working, at), 0.0).max(axis=1).reshape(chunks, -1, len(at)).take(which, axis=1)
         passing = chunks - 1 - np.arange(len(flight)) // stages % chunks
-        running, left = (rounds + each[passing]).max(axis=0), (rounds - of_chunk[passing]).max(axis=0)
-    host = summed(present, here.host_weights) + summed(trained, here.host_states)
+        running, left = (rounds + largest[passing]).max(axis=0), (rounds - of_chunk[passing]).max(axis=0)
     if "activations" in layout.offload:  # two units stay: one that is copied, and the next
-        away = (activations_on_host(layout, job.model.depth) * np.ones(len(layout)))[at]
-        host = host + away * ahead
-        stays = np.where(away > 0, 2.0 * most(here.kept, passed) + (1.0 - away) * ahead, np.inf)
+        sent = (activations_on_host(layout, job.model.depth) * np.ones(len(layout)))[at]
+        host = host + sent * ahead
+        stays = np.where(sent > 0, 2.0 * alone + (1.0 - sent) * ahead, np.inf)
         running, left = np.minimum(running, stays + working), np.minimum(left, np.maximum(stays - of_chunk[0], 0.0))
-    moments = np.zeros((len(MOMENTS), *state.shape))
-    moments[BACKWARD, ACTIVATIONS] = running
-    moments[BACKWARD, BUFFERS] = most(here.largest, weights)
-    moments[FINISHED, ACTIVATIONS] = left
-    moments[FINISHED, BUFFERS] = summed(trained, here.trained) * stack.memory.late_gradients
-    copied = np.isin(layout.zero[at], (1, 2)) & _repeated(job, layout)[at] & stack.memory.gathered_copy
-    moments[UPDATE, BUFFERS] = np.where(copied, summed(trained, here.trained + here.owned), 0.0)
-    return state, moments, host.max(axis=0), _far(here, present, trained)
+    moments = np.stack([np.array([running, left, np.zeros_like(left)]), beside], axis=1)
+    return state, moments, host.max(axis=0), away
 
 
 def _kept_narrow(job: Job, stack: SoftwareStack, here: Holdings, present: Array, trained: Array) -> Array:
@@ -480,7 +518,7 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
     held = _holdings(job, layout, stack, machine.architecture.second)
     forward, inputs, weights = row_counts(job, shape, balanced=stack.stages == "balanced")
     passed = np.maximum(inputs, weights) if job.training else forward
-    state, moments, *_ = _pipeline(job, layout, stack, held, shape)
+    ((state, moments, *_),) = _pipelines(job, layout, stack, held, [shape])
     kept, working = (passed @ held.kept)[:, 0], np.where(passed > 0, held.working[:, 0], 0.0).max(axis=1)
     if "activations" in layout.offload:  # two units stay while a pass runs, or all that the host has
         flight = in_flight(shape.schedule, shape.stages, shape.chunks, shape.microbatches)[0]
@@ -488,7 +526,7 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
         away = float(np.ravel(activations_on_host(layout, job.model.depth))[0])
         stays = np.minimum(2.0 * np.where(passed > 0, held.kept[:, 0], 0.0).max(axis=1), np.resize(away * ahead, len(kept)))
         kept, working = (1.0 - away) * kept, working + stays
-    backward, finished, update = (moments[moment, BUFFERS, :, 0] for moment in (BACKWARD, FINISHED, UPDATE))
+    backward, finished, update = moments[:, PASSING.index(BUFFERS), :, 0]
     more = 1.0 + float(stack.memory.fragmentation[0])
     return Ledger(
         still=float(stack.memory.context[0]) + more * state.sum(axis=0)[:, 0], kept=more * kept,
@@ -502,15 +540,15 @@ _OF_WEIGHTS = (
 )  # fmt: skip
 
 
-def _untied(job: Job, layout: Layout, here: Holdings, at: Index) -> Holdings:
-    """Holdings of a device that has the embedding too: the table is not held again by a tied head."""
+def _untied(job: Job, layout: Layout, held: Holdings) -> Holdings:
+    """Holdings where a device that has the embedding too does not hold the table again for a tied head."""
     table = sum(matrix.k * matrix.n for matrix in job.model.head.matrices if matrix.name == "vocabulary")
-    own = (table / layout.tensor_of("embedding") / np.maximum(sum(parameters(job.model.head, layout)), 1.0))[at]
+    own = table / layout.tensor_of("embedding") / np.maximum(sum(parameters(job.model.head, layout)), 1.0) * (layout.pp == 1)
 
     def without(values: Array) -> Array:
-        return np.concatenate([values[:-1], values[-1:] * (1.0 - own)])
+        return np.concatenate([np.broadcast_to(values[:-1], (len(values) - 1, len(layout))), values[-1:] * (1.0 - own)])
 
-    return replace(here, **{kind: without(getattr(here, kind)) for kind in _OF_WEIGHTS})
+    return replace(held, **{kind: without(getattr(held, kind)) for kind in _OF_WEIGHTS})
 
 
 def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at: Index, present: Array, trained: Array) -> Array:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossflow.base.arrays import Array
+from crossflow.cost.handovers import Handed
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
 from crossflow.cost.profile import SCOPES
@@ -169,6 +170,7 @@ class StepPasses:
     machine: Machine
     steps: Steps
     slots: SlotTimes
+    crossings: Handed  # what stages hand over
     order: PipelineOrder
     closing: Closing
     reductions: Array  # of gradients after the last microbatch, by collective, shape (collectives, stages, n). [s]
@@ -187,6 +189,11 @@ class StepPasses:
         return tuple(
             tuple((-1 if one.layer is None else one.layer, found[one.unit, one.input, one.weight]) for one in row) for row in self.rows
         )
+
+    @functools.cached_property
+    def late(self) -> Array:
+        """Time that what each row receives travels while no stage is held up, shape (2, rows, 1). [s]"""
+        return self.crossings.late(self.slots.held, self.machine.stack)
 
     # ---------------------------------------------------------------------------------- passes
 
@@ -209,7 +216,7 @@ class StepPasses:
         made.units = max(made.units, made.data)
         if kind != WEIGHT:
             made.units = made.add("waiting for shared links", COMPUTE, WAIT, made.units, float(self.slots.shared[kind, row, 0]), -1)
-            for name, time in self.transfer(int(self.slots.handed.boundaries.onwards[kind, row]), self.handed(kind, row)):
+            for name, time in self.transfer(int(self.crossings.boundaries.onwards[kind, row]), self.handed(kind, row)):
                 made.send(name, PIPELINE, time, -1)
         # What the host takes beyond is what is left of the slot.
         left = float(self.times(kind, row, 1.0 / slowest)) - made.units
@@ -242,7 +249,7 @@ class StepPasses:
         """Parts of what takes `time` [s] over a boundary: the transfer itself, and its parts put together where receivers need that."""
         if not time:
             return ()
-        handed = self.slots.handed
+        handed = self.crossings
         sent, gathered = float(handed.sent[at, 0]), float(handed.gathered[at, 0])
         name = f"{SCOPES[int(handed.crosses[at, 0])]} send_recv"
         return (name, time * sent / (sent + gathered)), ("all_gather", time * gathered / (sent + gathered))

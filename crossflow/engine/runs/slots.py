@@ -7,16 +7,17 @@ in closed form where pieces are alike (`flow`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Mask, by_point, summed
-from crossflow.cost.handovers import Handed
+from crossflow.base.arrays import Array, Index, Mask, by_point, distinct, summed
+from crossflow.cost.handovers import Handed, HandedRows
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
 from crossflow.cost.shared_links import USES, LinkStream, longer
+from crossflow.engine.runs.columns import KindColumns
 from crossflow.engine.runs.meeting import meetings_of
 from crossflow.engine.runs.sharded import UnitTimes, sharded_passes, unit_groups
 from crossflow.engine.runs.unit_sums import UnitSums
@@ -31,12 +32,9 @@ WHOLE = ("1f1b", "gpipe", "chimera", "pipedream")  # rules that leave weight gra
 class SlotTimes:
     """What one slot of every row of a pipeline takes, for points whose pipelines have one shape; arrays of shape (rows, n). [s]"""
 
-    # forward_of, input_of, weight_of: how often every unit occurs in a row: forward, and with a gradient of its input and of its weights,
-    # shape (rows, units). [1]
-    forward_of: Array
-    input_of: Array
-    weight_of: Array
-    on_stage: Array  # the same three on every stage, and those of the second whose weights are frozen, shape (4, stages, units). [1]
+    # how often every unit occurs in a row: forward, with a gradient of its input, of its weights, and of the second those whose weights are
+    # frozen, shape (4, rows, units). [1]
+    often: Array
     # met, shared: what a slot takes longer where collectives of passes meet others than those of weights on the same links, and others than
     # what is handed over, shape (2, rows, n)
     met: Array
@@ -54,18 +52,86 @@ class SlotTimes:
     # weight
     busy: Array
     final: Array  # time of the last slot with gradients of weights
-    handed: Handed  # what passes hand over to other stages
-    # held, late: time that a row's stage is held up by what it hands over, and time that what a row receives travels while no stage is held
-    # up, forward and backward, shape (2, rows, n)
-    held: Array
-    late: Array
+    held: Array  # time that a row's stage is held up by what it hands over, forward and backward, shape (2, rows, n)
+
+    def lines(self, handed: HandedRows) -> Array:
+        """What stages sum up of their rows, shape (lines, rows, n): see `StageTimes`."""
+        both = (each.sum(axis=0) for each in (self.waits, self.behind, self.met))
+        busy = self.busy.reshape(-1, *self.grown.shape)
+        return np.concatenate([np.array([*both, self.grown, *handed.parts, *self.waits, self.renewing, self.final]), busy])
 
 
-def slots_of(job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: Handed) -> SlotTimes:
-    """Slots of points whose pipelines have one shape; `sums` are theirs, and `handed` what their passes hand over."""
-    schedule, stack, training = shape.schedule, machine.stack, job.training
-    forward_of, input_of, weight_of = row_counts(job, shape, balanced=stack.stages == "balanced")
-    split, frozen_of = is_split(shape), np.maximum(input_of - weight_of, 0.0)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowPasses:
+    """What rows of pipelines pass, and how their slots follow each other.
+
+    Attributes
+    ----------
+    often : how often every unit occurs in a row: forward, and with a gradient of its input and of its weights, shape (3, rows, units) or
+        (3, rows, units, n). [1]
+    apart : the same of parts of groups of layers, shape (3, rows, parts) or (3, rows, parts, n). [1]
+    chunks : rows of a stage, one number or one for every point. [1]
+    split : whether gradients of weights are slots of their own.
+    at_once : whether weights are updated after each pass (PipeDream).
+    """
+
+    often: Array
+    apart: Array
+    chunks: int | Array
+    split: bool
+    at_once: bool
+
+    @classmethod
+    def of(cls, job: Job, machine: Machine, shape: Shape) -> RowPasses:
+        """Of pipelines of one shape."""
+        counted = functools.partial(row_counts, job, shape, balanced=machine.stack.stages == "balanced")
+        return cls(
+            often=np.array(counted()), apart=np.array(counted(apart=True)), chunks=shape.chunks, split=is_split(shape),
+            at_once=shape.schedule == "pipedream",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowColumns:
+    """Rows of pipelines of several shapes whose slots are of the same kinds, as columns."""
+
+    columns: KindColumns
+    rows: RowPasses  # arrays of shape (..., 1, columns)
+    handed: HandedRows  # arrays of shape (..., 1, columns)
+
+    @classmethod
+    def of(cls, job: Job, machine: Machine, shapes: Sequence[Shape], handed: Sequence[Handed]) -> RowColumns:
+        """Of what rows pass and hand over."""
+        each = [RowPasses.of(job, machine, shape) for shape in shapes]
+        columns = KindColumns.of_kinds(shapes, [_alike(one, other) for one, other in zip(each, handed, strict=True)])
+
+        def counted(name: str) -> Array:
+            counts = [getattr(one, name)[:, first] for one, first in zip(each, columns.first, strict=True)]
+            return np.array([columns.counted([one[kind] for one in counts]) for kind in range(len(counts[0]))])
+
+        chunks = np.repeat([float(shape.chunks) for shape in shapes], np.diff(columns.begins))
+        parts = [one.rows(first) for one, first in zip(handed, columns.first, strict=True)]
+        given = {field.name: columns.joined([getattr(part, field.name) for part in parts]) for field in fields(HandedRows)}
+        return cls(
+            columns=columns,
+            rows=replace(each[0], often=counted("often"), apart=counted("apart"), chunks=chunks),
+            handed=HandedRows(**given),
+        )
+
+
+def _alike(rows: RowPasses, handed: Handed) -> tuple[Index, Index]:
+    """The first of every kind of rows of a shape, and of which kind each is."""
+    distance = distinct(np.concatenate([handed.sent, handed.crosses], axis=1).T)[1]  # of every boundary
+    counts = np.moveaxis(np.concatenate([rows.often, rows.apart], axis=2), 1, -1)
+    onwards = np.append(distance, -1)[handed.boundaries.onwards]
+    return distinct(np.concatenate([counts.reshape(-1, counts.shape[-1]), onwards]))
+
+
+def slots_of(job: Job, machine: Machine, sums: UnitSums, rows: RowPasses, handed: HandedRows) -> SlotTimes:
+    """Slots of rows; `sums` are those of their points, and `handed` is what their passes hand over."""
+    stack, training, split = machine.stack, job.training, rows.split
+    forward_of, input_of, weight_of = rows.often
+    frozen_of = np.maximum(input_of - weight_of, 0.0)
     device, blocks, host, copied = sums.device, sums.blocks, sums.host, sums.copies
     gpu_f, gpu_w = summed(forward_of, device[0] + blocks[0]), summed(weight_of, device[2])
     gpu_i = summed(input_of, device[1] + blocks[1]) + summed(frozen_of, blocks[2])
@@ -78,8 +144,7 @@ def slots_of(job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: H
     waits = np.array([plain_f - gpu_f, plain_b - (gpu_i if training else 0.0) + (plain_w - gpu_w if split else 0.0)])
     forward, backward = plain_f, plain_b
     if sums.gather.any() or sums.scatter.any() or copied is not None:
-        often = np.array(row_counts(job, shape, balanced=stack.stages == "balanced", apart=True))
-        forward, backward = _beside_weights(job, machine, sums, often, (plain_f, plain_b), split=split)
+        forward, backward = _beside_weights(job, machine, sums, rows.apart, (plain_f, plain_b), split=split)
     counts, travels = (forward_of, input_of, weight_of), stack.overlap.pipeline
     idle = np.array([plain_f - gpu_f, (plain_b - gpu_i) * float(training)])
     found = meetings_of(sums, counts, (plain_f, plain_b), idle, (forward, backward), handed if travels else None)
@@ -88,24 +153,22 @@ def slots_of(job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: H
         forward = np.maximum(forward, np.maximum(summed(forward_of, copied.activations), summed(forward_of, copied.fetched)))
         upwards = summed(input_of, copied.activations + copied.fetched)
         backward = np.maximum(backward, np.maximum(upwards, summed(weight_of, copied.stored)) * float(training))
-    none = np.zeros((2, *gpu_f.shape))
-    held, late = (found.handing, handed.inwards_after(found.handing)) if travels else (handed.onwards, none)
-    busy_f = forward + found.hidden[0] + float(stack.host.microbatch[0]) / shape.chunks + held[0]
+    held = found.handing if travels else handed.onwards
+    busy_f = forward + found.hidden[0] + float(stack.host.microbatch[0]) / rows.chunks + held[0]
     grown, renewing, update = np.zeros_like(backward), np.zeros_like(backward), np.zeros(1)
-    if schedule == "pipedream":  # weights are updated after each pass, gradients reduced before that, or beside the next one
+    if rows.at_once:  # weights are updated after each pass, gradients reduced before that, or beside the next one
         update = summed(weight_of, sums.update)
         grown, renewing = _at_once(machine, sums, counts, (forward, backward), idle)
     busy = [busy_f]
     if training:
         busy += [backward + found.hidden[1] + grown + update + renewing + held[1], *([plain_w] if split else [])]
     return SlotTimes(
-        forward_of=forward_of, input_of=input_of, weight_of=weight_of,
-        on_stage=counts_by_stage(np.array([*counts, frozen_of]), shape.stages), waits=waits,
+        often=np.array([*counts, frozen_of]), waits=waits,
         gpu=np.concatenate([gpu_f, gpu_i, *([gpu_w] if split else [])]),
         host=np.concatenate([host_f, host_i, *([host_w] if split else [])]),
         behind=np.array([forward - plain_f, backward - plain_b]), grown=grown, renewing=renewing, busy=np.concatenate(busy),
         final=plain_w if split else backward, met=found.handing + found.hidden, shared=found.weights + found.hidden,
-        handed=handed, held=held, late=late,
+        held=held,
     )  # fmt: skip
 
 
@@ -199,9 +262,45 @@ def by_stage(values: Array, stages: int) -> Array:
     return np.asarray(values.reshape(*values.shape[:-2], -1, stages, values.shape[-1]).sum(axis=-3))
 
 
-def counts_by_stage(often: Array, stages: int) -> Array:
-    """Sums over the rows of every stage of counts of shape (kinds, rows, units) or (kinds, rows, units, n)."""
-    return np.asarray(often.reshape(len(often), -1, stages, *often.shape[2:]).sum(axis=1))
+@dataclass(frozen=True, kw_only=True)
+class StageTimes:
+    """What one slot of every kind and row of a stage takes, all together. [s]"""
+
+    often: Array  # how often a stage passes every unit, as of `SlotTimes`, shape (4, stages, units) or (4, stages, units, n). [1]
+    # sums over rows, shape (lines, stages, n): of both directions what waits, is behind, and met; grown; the parts of what is handed over;
+    # what waits forward and backward; renewing; final; and slots of every kind
+    lines: Array
+
+    @classmethod
+    def of(cls, slots: SlotTimes, handed: HandedRows, stages: int) -> StageTimes:
+        """Of pipelines of so many stages."""
+        often = slots.often.reshape(len(slots.often), -1, stages, *slots.often.shape[2:]).sum(axis=1)
+        return cls(often=often, lines=by_stage(slots.lines(handed), stages))
+
+    @property
+    def decided(self) -> Array:
+        """What the parts of a step are made of, shape (6, stages, n): all but what only its end needs."""
+        return self.lines[:6]
+
+    @property
+    def waits(self) -> Array:
+        """What the host takes longer than the device, forward and backward, shape (2, stages, n)."""
+        return self.lines[6:8]
+
+    @property
+    def renewing(self) -> Array:
+        """See `SlotTimes`, shape (stages, n)."""
+        return np.asarray(self.lines[8])
+
+    @property
+    def final(self) -> Array:
+        """See `SlotTimes`, shape (stages, n)."""
+        return np.asarray(self.lines[9])
+
+    @property
+    def busy(self) -> Array:
+        """Slots of every kind, shape (kinds, stages, n)."""
+        return self.lines[10:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,25 +318,24 @@ class Closing:
     renewed: Array
     regather: Array
 
+    def each(self, work: Callable[[Array], Array]) -> Closing:
+        """With all arrays as `work` makes them."""
+        return Closing(**{field.name: work(getattr(self, field.name)) for field in fields(Closing)})
 
-def reductions_of(steps: Steps, slots: SlotTimes) -> Array:
-    """Reductions of gradients of every stage after its last microbatch, by collective, shape (collectives, stages, n). [s]"""
-    return summed(slots.on_stage[2], steps.state.reduce)
 
-
-def closing_of(machine: Machine, sums: UnitSums, slots: SlotTimes, shape: Shape) -> Closing:
-    """End of a step of points whose pipelines have one shape."""
-    stack, copied, stages = machine.stack, sums.copies, shape.stages
-    forward, inputs, trained, _ = slots.on_stage
-    none = np.zeros((stages, len(shape.at)))
+def closing_of(machine: Machine, sums: UnitSums, rows: RowPasses, stages: StageTimes) -> Closing:
+    """End of a step of stages; `sums` are those of their points."""
+    stack, copied = machine.stack, sums.copies
+    forward, inputs, trained, _ = stages.often
+    final, none = stages.final, np.zeros_like(stages.final)
     layers = np.maximum(by_point(forward)[:, 1:-1].sum(axis=1), 1.0)
     lowered = none if copied is None else summed(trained, copied.gradients)
-    final, volume = by_stage(slots.final, stages), summed(trained, sums.reduce)
+    volume = summed(trained, sums.reduce)
     beside = volume + lowered
     if stack.overlap.data:
         passing = LinkStream(time=final, use=np.zeros((USES, 1, 1)))
-        if not is_split(shape):
-            passing = _passing(1, inputs, sums, final, by_stage(slots.waits[1], stages))
+        if not rows.split:
+            passing = _passing(1, inputs, sums, final, stages.waits[1])
         met = longer(passing, LinkStream(time=volume, use=summed(trained, sums.reduce_use)), flow((final, volume), layers))
         beside = flow((final, volume, lowered), layers) - final + met
     # Behind gathers and reductions of sharded weights they have to wait on the same stream.
@@ -250,20 +348,43 @@ def closing_of(machine: Machine, sums: UnitSums, slots: SlotTimes, shape: Shape)
         update=summed(trained, sums.update),
         on_host=on_host,
         renewed=none if copied is None else flow((on_host, summed(trained, copied.renewed)), layers) - on_host,
-        regather=_renewing(machine, sums, slots, shape),
+        regather=_renewing(machine, sums, rows, stages),
     )
 
 
-def _renewing(machine: Machine, sums: UnitSums, slots: SlotTimes, shape: Shape) -> Array:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShapeSlots:
+    """Slots of points whose pipelines have one shape, and what follows them; arrays of shape (..., rows, n) or (..., stages, n)."""
+
+    shape: Shape
+    handed: Handed
+    slots: SlotTimes
+    times: StageTimes
+    closing: Closing
+
+    @classmethod
+    def of(cls, job: Job, machine: Machine, sums: UnitSums, shape: Shape, handed: Handed) -> ShapeSlots:
+        """On devices of one kind; `sums` are those of the shape's points."""
+        rows, given = RowPasses.of(job, machine, shape), handed.rows()
+        slots = slots_of(job, machine, sums, rows, given)
+        times = StageTimes.of(slots, given, shape.stages)
+        return cls(shape=shape, handed=handed, slots=slots, times=times, closing=closing_of(machine, sums, rows, times))
+
+    def reductions(self, steps: Steps) -> Array:
+        """Reductions of gradients of every stage after its last microbatch, by collective, shape (collectives, stages, n). [s]"""
+        return summed(self.times.often[2], steps.state.reduce)
+
+
+def _renewing(machine: Machine, sums: UnitSums, rows: RowPasses, stages: StageTimes) -> Array:
     """Gathers of updated weights that the next step, or with PipeDream the next pass, waits for, shape (stages, n). [s]"""
-    if shape.schedule == "pipedream":
-        return by_stage(slots.renewing, shape.stages)
-    gathers = summed(slots.on_stage[2], sums.regather)
+    if rows.at_once:
+        return stages.renewing
+    gathers = summed(stages.often[2], sums.regather)
     if not machine.stack.overlap.optimizer:
         return gathers
-    first = by_stage(slots.busy[: len(slots.forward_of)], shape.stages)  # passes forward of the next step, which hide them
-    passing = _passing(0, slots.on_stage[0], sums, first, by_stage(slots.waits[0], shape.stages))
-    return longer(passing, LinkStream(time=gathers, use=summed(slots.on_stage[2], sums.regather_use)), np.maximum(first, gathers))
+    first = stages.busy[0]  # passes forward of the next step, which hide them
+    passing = _passing(0, stages.often[0], sums, first, stages.waits[0])
+    return longer(passing, LinkStream(time=gathers, use=summed(stages.often[2], sums.regather_use)), np.maximum(first, gathers))
 
 
 def _passing(way: int, often: Array, sums: UnitSums, time: Array, idle: Array) -> LinkStream:

@@ -24,7 +24,7 @@ from crossflow.cost.passes import steps_of
 from crossflow.cost.profile import SCOPES
 from crossflow.engine.runs.memory import ledger
 from crossflow.engine.runs.slot_events import Laid, StepPasses, lone_pass
-from crossflow.engine.runs.slots import Closing, closing_of, is_split, reductions_of, slots_of
+from crossflow.engine.runs.slots import Closing, ShapeSlots, is_split
 from crossflow.engine.runs.uneven import EVEN, Uneven, World, in_step
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.timeline.pipeline import Walk, uneven_times, walk_of
@@ -65,13 +65,13 @@ def transformer_timeline(job: Job, layout: Layout, machine: Machine, title: str,
         steps = steps_of(job, layout, machine, tables_of(job, layout, machine.stack))
         sums = UnitSums.of(steps, np.array([is_split(shape)]))
         handed = handed_of(layout, machine, steps, shape, training=job.training)
-        slots, order = slots_of(job, machine, sums, shape, handed), shape.order if job.training else shape.order.forward_only
-        closing, reductions = closing_of(machine, sums, slots, shape), reductions_of(steps, slots)
+        found, order = ShapeSlots.of(job, machine, sums, shape, handed), shape.order if job.training else shape.order.forward_only
+        reductions = found.reductions(steps)
     in_order = sequence(job, shape.stages, shape.chunks, shape.division, machine.stack.stages == "balanced")
     names: dict[str, int] = {}
     step = StepPasses(
-        job=job, layout=layout, machine=machine, steps=steps, slots=slots, order=order,
-        closing=closing, reductions=reductions, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
+        job=job, layout=layout, machine=machine, steps=steps, slots=found.slots, crossings=handed, order=order,
+        closing=found.closing, reductions=reductions, rows=tuple(in_order[chunk] for chunk in order.chunk), names=names,
     )  # fmt: skip
     return filled(step, shape, title, uneven, float(machine.architecture.memory_capacity[0]))
 
@@ -147,7 +147,7 @@ class _Filler:
     @functools.cached_property
     def lags(self) -> Array:
         """Time that what each slot needs travels from another stage, shape (slots,). [s]"""
-        walk, order, late = self.walk, self.step.order, self.step.slots.late[..., 0].ravel()
+        walk, order, late = self.walk, self.step.order, self.step.late[..., 0].ravel()
         row = walk.kind_row % order.rows
         sender = np.append(row, 0)[walk.source] % order.stages
         return np.append(late, np.zeros(order.rows))[walk.kind_row] / self.world.rate(sender, row % order.stages)
@@ -201,7 +201,7 @@ class _Filler:
     def _transfer(self, lag: float, stream: int, kind_row: int) -> PassEvents:
         """Activations, or their gradients, on their way, and their parts put together where receivers do not keep them divided."""
         made, end = Laid(self.step.names), 0.0
-        at = int(self.step.slots.handed.boundaries.inwards[divmod(kind_row, self.step.order.rows)])
+        at = int(self.step.crossings.boundaries.inwards[divmod(kind_row, self.step.order.rows)])
         for name, time in self.step.transfer(at, lag):
             end = made.add(name, stream, COMMUNICATION, end, time, -1)
         return made.made("transfer")

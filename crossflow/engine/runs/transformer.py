@@ -5,23 +5,24 @@ The pipeline is walked slot by slot (`crossflow.engine.timeline.pipeline`).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, divide
+from crossflow.base.arrays import Array, Index, by_point, divide
 from crossflow.base.stages import stage
-from crossflow.cost.handovers import handed_of
+from crossflow.cost.handovers import Handed, handed_of
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, between_measured, steps_of, weights_measured
 from crossflow.engine.runs.busiest import Busiest, parts_of
+from crossflow.engine.runs.columns import KindColumns
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
-from crossflow.engine.runs.slots import Closing, SlotTimes, by_stage, closing_of, slots_of, split_points
+from crossflow.engine.runs.slots import Closing, RowColumns, ShapeSlots, StageTimes, by_stage, closing_of, is_split, slots_of, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
-from crossflow.engine.timeline.pipeline import pipeline_ends
+from crossflow.engine.timeline.pipeline import SlotPipeline, pipeline_ends
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.shapes import Shape
 from crossflow.parallel.strategy.layout import Layout
@@ -58,7 +59,10 @@ def run_layers(job: Job, layout: Layout, machine: Machine, tables: StepTables, h
 @stage("run")
 def run_priced(job: Job, layout: Layout, machine: Machine, prices: Steps, sums: UnitSums, held: Memory) -> Outcome:
     """The same of steps whose parts are priced, and summed up by unit."""
-    parts = [(shape.at, _pipeline(job, layout, machine, prices, sums.at(shape.at), shape)) for shape in prices.tables.shapes]
+    kinds = dict[tuple[bool, bool], list[Shape]]()
+    for shape in prices.tables.shapes:
+        kinds.setdefault((is_split(shape), shape.schedule == "pipedream"), []).append(shape)
+    parts = [_pipelines(job, layout, machine, prices, sums, shapes) for shapes in kinds.values()]
     found = parts_of(layout, machine, prices, sums, Busiest.together(parts, len(layout)))
     tell_endless(found)
     return outcome_of(layout, machine, prices, found, held)
@@ -74,75 +78,134 @@ def tell_endless(found: Mapping[str, Array]) -> None:
         found["total"][endless] = found["exposed_communication"][endless] = np.inf
 
 
-def _stage_ends(slots: SlotTimes, rounds: Array, microbatches: Array, shape: Shape, *, steady: bool) -> Array:
-    """Time at which every stage has finished its last slot, shape (stages, n). [s]
-
-    With `steady` of steps that follow each other: a microbatch begins the next when it leaves the last stage.
-    """
-    stages = shape.stages
-    if stages == 1 and shape.schedule in NATURAL:
-        return np.asarray((rounds * slots.busy.sum(axis=0))[None])
-    rows = len(slots.forward_of)
-    if steady:
-        through = slots.busy.sum(axis=0) + slots.late[0].sum(axis=0)
-        return np.tile(np.maximum(rounds * by_stage(slots.busy, stages).max(axis=0), through), (stages, 1))
-    forward, *back = (slots.busy[i : i + rows] for i in range(0, len(slots.busy), rows))
-    backward, weight = [*back, None, None][:2]
-    ends = functools.partial(pipeline_ends, forward, backward, slots.late, weight, stages=stages, chunks=shape.chunks)
-    if shape.schedule == "pipedream":  # what a microbatch adds once the pipeline is full, which cannot be less than the busiest stage takes
-        added = (ends(microbatches=2 * STEADY * stages) - ends(microbatches=STEADY * stages)) / (STEADY * stages)
-        busiest = by_stage(slots.busy.reshape(-1, rows, slots.busy.shape[-1]).sum(axis=0), stages).max(axis=0)
-        return np.asarray(np.maximum(added, busiest) * microbatches)
-    return ends(microbatches=microbatches.astype(int), schedule=shape.schedule)
+def _pipelines(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shapes: Sequence[Shape]) -> tuple[Index, Busiest]:
+    """Busiest stages of points whose slots are of the same kinds, and these points; `sums` and `steps` are those of all points."""
+    handed = [handed_of(layout, machine, steps, shape, training=job.training) for shape in shapes]
+    found = RowColumns.of(job, machine, shapes, handed)
+    columns, rows = found.columns, found.rows
+    slots = slots_of(job, machine, sums.repeated(columns.points), rows, found.handed)
+    stages = columns.stages()
+    often, lines = (stages.of_stages(columns, values) for values in (slots.often[:, 0], slots.lines(found.handed)[:, 0]))
+    times = StageTimes(often=often.swapaxes(1, 2), lines=lines)
+    closing = closing_of(machine, sums.repeated(stages.points), rows, times)
+    pipelines = Pipelines(rows=columns, stages=stages, busy=slots.busy, held=slots.held[:, 0], times=times, closing=closing, handed=handed)
+    return timed(job, layout, machine.stack, pipelines, steps.between.tied)
 
 
-def _pipeline(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shape: Shape) -> Busiest:
-    """Busiest stage of points whose pipelines have one shape; `sums` are theirs, `steps` those of all points."""
-    handed = handed_of(layout, machine, steps, shape, training=job.training)
-    slots = slots_of(job, machine, sums, shape, handed)
-    closing = closing_of(machine, sums, slots, shape)
-    return timed(job, layout, machine.stack, slots, closing, steps.between.tied[shape.at], shape)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pipelines:
+    """Pipelines of several shapes whose slots are of the same kinds: what their rows and stages take, as columns. [s]"""
+
+    rows: KindColumns
+    stages: KindColumns
+    busy: Array  # as of `SlotTimes`, shape (kinds, columns of rows)
+    held: Array  # as of `SlotTimes`, shape (2, columns of rows)
+    times: StageTimes
+    closing: Closing
+    handed: Sequence[Handed]  # of every shape
+
+    @classmethod
+    def of_shape(cls, found: ShapeSlots) -> Pipelines:
+        """Of one shape, each of whose rows and stages is by itself."""
+        shape, slots, times = found.shape, found.slots, found.times
+        rows, stages, n = slots.often.shape[1], shape.stages, len(shape.at)
+
+        def flat(values: Array, many: int) -> Array:
+            return np.broadcast_to(values, (*values.shape[:-2], many, n)).reshape(*values.shape[:-2], 1, many * n)
+
+        counts = np.array([flat(by_point(each).swapaxes(0, 1), stages).swapaxes(0, 1) for each in times.often])
+        busy, held = flat(slots.busy.reshape(-1, rows, n), rows)[:, 0], flat(slots.held, rows)[:, 0]
+        return cls(
+            rows=KindColumns.every(shape, rows), stages=KindColumns.every(shape, stages), busy=busy, held=held, handed=[found.handed],
+            times=StageTimes(often=counts, lines=flat(times.lines, stages)), closing=found.closing.each(lambda part: flat(part, stages)),
+        )  # fmt: skip
+
+    def ends(self, rounds: Sequence[Array], microbatches: Sequence[Array], stack: SoftwareStack, *, steady: bool) -> list[Array]:
+        """Time at which every stage of each shape has finished its last slot, shape (stages, n). [s]
+
+        With `steady` of steps that follow each other: a microbatch begins the next when it leaves the last stage.
+        """
+        walked, found = list[SlotPipeline](), dict[int, Array]()
+        for number, shape in enumerate(self.rows.shapes):
+            busy, held = (self.rows.spread(number, each) for each in (self.busy, self.held))
+            late = self.handed[number].late(held, stack)
+            if shape.stages == 1 and shape.schedule in NATURAL:
+                found[number] = np.asarray((rounds[number] * busy.sum(axis=(0, 1)))[None])
+            elif steady:
+                through = busy.sum(axis=(0, 1)) + late[0].sum(axis=0)
+                pace = rounds[number] * self._busy(number).max(axis=0)
+                found[number] = np.tile(np.maximum(pace, through), (shape.stages, 1))
+            else:
+                walked.append(self._slots(shape, busy, late, microbatches[number].astype(int)))
+        ends = iter(self._at_pace(walked) if self.at_once else pipeline_ends(walked))
+        return [found[number] if number in found else next(ends) for number in range(len(microbatches))]
+
+    def _slots(self, shape: Shape, busy: Array, late: Array, microbatches: Index) -> SlotPipeline:
+        """Pipelines of a shape, with the time of slots of every kind and row, shape (kinds, rows, n). [s]"""
+        forward, backward, weight = [*busy, None, None][:3]
+        schedule = "1f1b" if self.at_once else shape.schedule
+        return SlotPipeline(
+            forward=forward, backward=backward, late=late, weight=weight, stages=shape.stages, microbatches=microbatches,
+            chunks=shape.chunks, schedule=schedule,
+        )  # fmt: skip
+
+    def _at_pace(self, walked: Sequence[SlotPipeline]) -> list[Array]:
+        """Time without flush: what a microbatch adds to a full pipeline, which cannot be less than the busiest stage takes, for all. [s]"""
+        rounds = (STEADY, 2 * STEADY)
+        full, fuller = (pipeline_ends([replace(one, microbatches=many * one.stages) for one in walked]) for many in rounds)
+        found = list[Array]()
+        for one, first, second in zip(walked, full, fuller, strict=True):
+            kept = sum(by_stage(part, one.stages) for part in (one.forward, one.backward, one.weight) if part is not None)
+            added = (second - first) / (STEADY * one.stages)
+            found.append(np.maximum(added, np.max(kept, axis=0)) * one.microbatches)
+        return found
+
+    @property
+    def at_once(self) -> bool:
+        """Whether weights are updated after each pass (PipeDream)."""
+        return self.rows.shapes[0].schedule == "pipedream"
+
+    def _busy(self, number: int) -> Array:
+        """Time of one slot of every kind and row of stages of a shape that differ, shape (kinds of stages, n). [s]"""
+        return np.asarray(self.stages.kinds(number, self.times.busy[:, 0]).sum(axis=0))
+
+    def deciding(self, number: int, after: Array) -> Index:
+        """The busiest stage, for which others wait; of those that are as busy, the one that ends last, shape (n,)."""
+        busy = self._busy(number)
+        as_busy = (busy >= busy.max(axis=0) * (1.0 - 1e-9)).take(self.stages.which[number], axis=0)
+        return np.asarray(np.where(as_busy, after, -1.0).argmax(axis=0))
 
 
-def timed(job: Job, layout: Layout, stack: SoftwareStack, slots: SlotTimes, closing: Closing, tied: Array, shape: Shape) -> Busiest:
-    """The same from slots and what follows them, `tied` the sum of the gradients of a table that both ends hold. [s]"""
-    microbatches = layout.microbatches[shape.at]
-    rounds = microbatches / layout.directions[shape.at]  # slots of a kind that a row has
+def timed(job: Job, layout: Layout, stack: SoftwareStack, pipelines: Pipelines, tied: Array) -> tuple[Index, Busiest]:
+    """Busiest stages of pipelines, and the points that they are of, `tied` the sum of the gradients of a table that both ends hold. [s]"""
+    stages, closing = pipelines.stages, pipelines.closing
+    at = np.concatenate([shape.at for shape in stages.shapes])
     finish = closing.update + closing.on_host + closing.renewed + closing.regather
-    if shape.schedule == "pipedream":  # reductions and updates are in the slots, one after each microbatch
+    if pipelines.at_once:  # reductions and updates are in the slots, one after each microbatch
         nothing = np.zeros_like(finish)
-        closing, finish = dataclasses.replace(closing, exposed=nothing, regather=microbatches * closing.regather), nothing
-    after = _stage_ends(slots, rounds, microbatches, shape, steady=job.task == "decode") + closing.exposed
-    total = after.max(axis=0) + tied + finish.max(axis=0) + float(stack.host.step[0])
-    return _busiest(total, slots, closing, shape, rounds, _deciding(slots, shape.stages, after))
+        regather = layout.microbatches[stages.points] * closing.regather
+        closing, finish = replace(closing, exposed=nothing, regather=regather), nothing
+    rounds = layout.microbatches / layout.directions  # slots of a kind that a row has
+    each, many = ([values[shape.at] for shape in stages.shapes] for values in (rounds, layout.microbatches))
+    total, deciding = list[Array](), list[Index]()
+    for number, ends in enumerate(pipelines.ends(each, many, stack, steady=job.task == "decode")):
+        after = ends + stages.spread(number, closing.exposed[0])
+        total.append(after.max(axis=0) + stages.kinds(number, finish[0]).max(axis=0))
+        deciding.append(stages.at(number, pipelines.deciding(number, after)))
+    whole = np.concatenate(total) + tied[at] + float(stack.host.step[0])
+    return at, _busiest(whole, pipelines, closing, rounds[at], np.concatenate(deciding))
 
 
-def _busiest(total: Array, slots: SlotTimes, closing: Closing, shape: Shape, rounds: Array, stage: Index) -> Busiest:
-    """What a stage of every point, which runs `rounds` slots of a kind in each of its rows, has of a step that takes so long."""
-    points, handed = np.arange(len(stage)), slots.handed
-    crossed = handed.boundaries.often
-    sent, gathered = crossed @ handed.sent, crossed @ handed.gathered
-    both = (each.sum(axis=0) for each in (slots.waits, slots.behind, slots.met))  # forward and backward
-    lines = by_stage(np.array([*both, slots.grown, sent, gathered]), shape.stages)
-    waits, beside, met, grown, transfer, whole = rounds * lines[:, stage, points]
-    counts = slots.on_stage
-    if counts.ndim > 3:  # which differ between points
-        often = np.take_along_axis(counts, stage[None, None, None], axis=1)[:, 0]
-    else:
-        often = counts.swapaxes(1, 2).take(stage, axis=2)
-    late, renewed, regather = (each[stage, points] for each in (closing.exposed, closing.renewed, closing.regather))
+def _busiest(total: Array, pipelines: Pipelines, closing: Closing, rounds: Array, column: Index) -> Busiest:
+    """What of a step that takes so long the stage in a `column` has, which runs `rounds` slots of a kind in each of its rows."""
+    waits, beside, met, grown, transfer, whole = rounds * pipelines.times.decided[:, 0].take(column, axis=-1)
+    often = pipelines.times.often[:, 0].take(column, axis=-1)
+    late, renewed, regather = (each[0].take(column) for each in (closing.exposed, closing.renewed, closing.regather))
     return Busiest(
         total=total, often=rounds * often, weights=often[2], waits=waits, beside=beside, met=met, grown=grown, transfer=transfer,
         whole=whole, late=late, renewed=renewed, regather=regather,
-        handed=rounds * np.stack([*handed.scopes, handed.onwards.sum(axis=(0, 1))]),
+        handed=rounds * np.concatenate([one.whole for one in pipelines.handed], axis=-1),
     )  # fmt: skip
-
-
-def _deciding(slots: SlotTimes, stages: int, after: Array) -> Index:
-    """The busiest stage, for which others wait; of those that are as busy, the one that ends last, shape (n,)."""
-    busy = by_stage(slots.busy.reshape(-1, len(slots.forward_of), after.shape[-1]).sum(axis=0), stages)
-    as_busy = busy >= busy.max(axis=0) * (1.0 - 1e-9)
-    return np.asarray(np.where(as_busy, after, -1.0).argmax(axis=0))
 
 
 def outcome_of(layout: Layout, machine: Machine, steps: Steps, found: Mapping[str, Array], held: Memory) -> Outcome:

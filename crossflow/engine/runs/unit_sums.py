@@ -5,8 +5,8 @@ It is worked out once for all design points, whatever the shapes of their pipeli
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,3 +75,14 @@ class UnitSums:
             return self
         arrays = {field.name: at_points(getattr(self, field.name), points) for field in fields(UnitSums) if field.name != "copies"}
         return UnitSums(**arrays, copies=None if self.copies is None else self.copies.at(points))
+
+    def repeated(self, points: Index) -> UnitSums:
+        """Those of points in any order, each as often as it is named."""
+        n = self.device.shape[-1]
+
+        def of(held: Any) -> Any:
+            if isinstance(held, np.ndarray):
+                return held.take(points, axis=-1) if held.shape[-1] == n else held
+            return held and replace(held, **{field.name: of(getattr(held, field.name)) for field in fields(held)})
+
+        return of(self)  # type: ignore[no-any-return]

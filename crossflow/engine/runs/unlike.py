@@ -18,8 +18,8 @@ from crossflow.cost.passes import Steps
 from crossflow.engine.runs.busiest import Busiest, parts_of
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import Outcome
-from crossflow.engine.runs.slots import Closing, SlotTimes, split_points
-from crossflow.engine.runs.transformer import energy_of, outcome_of, tell_endless, timed
+from crossflow.engine.runs.slots import ShapeSlots, split_points
+from crossflow.engine.runs.transformer import Pipelines, energy_of, outcome_of, tell_endless, timed
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.runs.unlike_divided import OpenPlans, free_plans, stage_capacities, with_divisions
 from crossflow.engine.runs.unlike_prices import DeviceKind, PlanPrices, divided_prices, priced
@@ -94,8 +94,8 @@ def _placed(layout: Layout, kinds: Sequence[DeviceKind]) -> Layout:
 
 def _busiest(prices: PlanPrices, job: Job, layout: Layout, shape: Shape) -> Busiest:
     """Busiest stage of points whose pipelines have one shape."""
-    slots, closing = prices.slots(job, layout, shape)
-    return timed(job, layout, prices.kinds[0].machine.stack, slots, closing, prices.crossing.tied[shape.at], shape)
+    pipelines = Pipelines.of_shape(prices.slots(job, layout, shape))
+    return timed(job, layout, prices.kinds[0].machine.stack, pipelines, prices.crossing.tied)[1]
 
 
 def _time(prices: PlanPrices, job: Job, layout: Layout, shape: Shape) -> Array:
@@ -123,9 +123,9 @@ def _run(plans: UnlikePlans) -> tuple[Outcome, tuple[KindWork, ...]]:
     return outcome, shares
 
 
-def unlike_slots(plans: UnlikePlans, shape: Shape) -> tuple[Steps, SlotTimes, Closing]:
-    """Of one plan: steps with the units of all kinds, the first's first; slots, and what follows them."""
+def unlike_slots(plans: UnlikePlans, shape: Shape) -> tuple[Steps, ShapeSlots]:
+    """Of one plan: steps with the units of all kinds, the first's first, and slots."""
     with np.errstate(invalid="ignore", divide="ignore"):
         prices = plans.steps
         each = PlanPrices.of(plans.layout, plans.kinds, prices)
-        return joined(prices, each.crossing), *each.slots(plans.job, plans.layout, shape)
+        return joined(prices, each.crossing), each.slots(plans.job, plans.layout, shape)

@@ -17,7 +17,7 @@ from crossflow.cost.handovers import Handed, boundaries
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, steps_of
 from crossflow.cost.shared_links import USES, LinkUse
-from crossflow.engine.runs.slots import Closing, SlotTimes, closing_of, slots_of, split_points
+from crossflow.engine.runs.slots import Closing, ShapeSlots, SlotTimes, StageTimes, split_points
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.parallel.shapes import Between, Shape, alike
 from crossflow.parallel.strategy.layout import Layout
@@ -77,15 +77,15 @@ class PlanPrices:
             transfer_uses=tuple(one.take(points, axis=-1) for one in self.transfer_uses),
         )
 
-    def slots(self, job: Job, layout: Layout, shape: Shape) -> tuple[SlotTimes, Closing]:
-        """Slots of points whose pipelines have one shape, and what every stage does after them."""
+    def slots(self, job: Job, layout: Layout, shape: Shape) -> ShapeSlots:
+        """Slots of points whose pipelines have one shape, with the units of all kinds, the first's first."""
         handed = self._handed(layout, shape, training=job.training)
-        of = [(kind.machine, sums.at(shape.at)) for kind, sums in zip(self.kinds, self.sums, strict=True)]
-        slots = [slots_of(job, machine, sums, shape, handed) for machine, sums in of]
-        closing = [closing_of(machine, sums, mine, shape) for (machine, sums), mine in zip(of, slots, strict=True)]
-        stages = [shape.stages_on(i) for i in range(len(self.kinds))]
-        rows = [shape.rows_on(i, len(slots[0].forward_of)) for i in range(len(self.kinds))]
-        return _merged_slots(slots, rows, stages), _merged(closing, stages, 0)
+        of = zip(self.kinds, self.sums, strict=True)
+        each = [ShapeSlots.of(job, kind.machine, sums.at(shape.at), shape, handed) for kind, sums in of]
+        stages = [shape.stages_on(i) for i in range(len(each))]
+        slots = _merged_slots([one.slots for one in each], [shape.rows_on(i, each[0].slots.often.shape[1]) for i in range(len(each))])
+        times = StageTimes.of(slots, handed.rows(), shape.stages)
+        return ShapeSlots(shape=shape, handed=handed, slots=slots, times=times, closing=_merged([one.closing for one in each], stages, 0))
 
     def _busy(self, kind: int, crosses: Mask, at: Index) -> Array:
         """How stages on one kind of devices use the links while they hand over, over the time of it, shape (USES, points). [1]"""
@@ -172,13 +172,12 @@ def _chosen(parts: Sequence[Array], members: Sequence[Mask], axis: int) -> Array
     return found
 
 
-def _merged_slots(parts: Sequence[SlotTimes], rows: Sequence[Mask], stages: Sequence[Mask]) -> SlotTimes:
+def _merged_slots(parts: Sequence[SlotTimes], rows: Sequence[Mask]) -> SlotTimes:
     """Slots of every row, from what all rows would take on each kind of devices; units of the kinds are counted one after the other."""
     axes: Mapping[str, int] = {
-        "gpu": 0, "host": 0, "busy": 0, "grown": 0, "renewing": 0, "final": 0, "waits": 1, "behind": 1, "met": 1, "shared": 1, "late": 1,
-        "held": 1,
+        "gpu": 0, "host": 0, "busy": 0, "grown": 0, "renewing": 0, "final": 0, "waits": 1, "behind": 1, "met": 1, "shared": 1, "held": 1,
     }  # fmt: skip
     first = parts[0]
-    counts = [first.on_stage * mine.reshape(-1, *[1] * (first.on_stage.ndim - 2)) for mine in stages]
+    counts = [first.often * mine.reshape(-1, *[1] * (first.often.ndim - 2)) for mine in rows]
     chosen: dict[str, Any] = {name: _chosen([getattr(one, name) for one in parts], rows, axis) for name, axis in axes.items()}
-    return replace(first, on_stage=np.concatenate(counts, axis=2), **chosen)
+    return replace(first, often=np.concatenate(counts, axis=2), **chosen)

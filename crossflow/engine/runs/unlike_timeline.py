@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from crossflow.engine.runs.slot_events import StepPasses
-from crossflow.engine.runs.slots import reductions_of
 from crossflow.engine.runs.timeline import filled
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.runs.unlike import UnlikePlans, unlike_slots
@@ -24,12 +23,12 @@ def unlike_timeline(plans: UnlikePlans, title: str, uneven: Uneven = EVEN) -> Ti
     """Timeline of a step of a single plan, with its stages on their devices; other parameters as of `transformer_timeline`."""
     job, layout, held = plans.job, plans.layout, plans.held
     shape = replace(alike(layout)[0], microbatches=int(layout.microbatches[0]))
-    steps, slots, closing = unlike_slots(plans, shape)
+    steps, slots = unlike_slots(plans, shape)
     machine = plans.kinds[0].machine
     step = StepPasses(
         job=job, layout=layout.on_kind(1, layout.pp),  # first and last stage are never in one node
-        machine=machine, steps=steps, slots=slots, order=shape.order, closing=closing, reductions=reductions_of(steps, slots),
-        rows=_rows(job, shape, shape.order, balanced=machine.stack.stages == "balanced"), names={},
+        machine=machine, steps=steps, slots=slots.slots, crossings=slots.handed, order=shape.order, closing=slots.closing,
+        reductions=slots.reductions(steps), rows=_rows(job, shape, shape.order, balanced=machine.stack.stages == "balanced"), names={},
     )  # fmt: skip
     assert held.capacities is not None  # of several kinds of devices
     return filled(step, shape, title, uneven, float(held.capacities.max()))

@@ -18,7 +18,10 @@ References
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,22 +96,11 @@ def walk_of(order: PipelineOrder) -> Walk:
     )  # fmt: skip
 
 
-def pipeline_ends(
-    forward: Array,
-    backward: Array | None,
-    late: Array,
-    weight: Array | None = None,
-    *,
-    stages: int,
-    microbatches: int | Index,
-    chunks: int = 1,
-    schedule: str = "1f1b",
-) -> Array:
-    """Time at which every stage has finished its last slot, shape (stages, n). [s]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlotPipeline:
+    """Pipelines of one shape at n points.
 
-    Points with other numbers of microbatches share what a long schedule repeats.
-
-    Parameters
+    Attributes
     ----------
     forward, backward : time of a pass through every row, shape (rows, n); None where nothing comes back. [s]
     late : time that what each row receives travels from another stage while no stage is held up, forward and backward, shape
@@ -116,57 +108,132 @@ def pipeline_ends(
     weight : time of the weight gradients of every row where the schedule has them apart. [s]
     microbatches : one number, or one for every point.
     """
-    if backward is None and chunks == 1 and schedule in NATURAL:
-        return _flow_line(forward, late[0], microbatches)
-    durations = np.concatenate([part for part in (forward, backward, weight) if part is not None])
-    lags = np.zeros(durations.shape)  # what weight gradients need is on their own stage
-    travelling = late.reshape(-1, forward.shape[1])[: len(lags)]
-    lags[: len(travelling)] = travelling
-    many = np.broadcast_to(microbatches, forward.shape[1:])
-    one_each, which = distinct(np.concatenate([durations, lags, many[None]]))  # plans may differ in what no slot has
-    durations, lags, many = at_points(durations, one_each), at_points(lags, one_each), many[one_each].astype(int)
-    n = len(one_each)
-    result = np.zeros((stages, n))
 
-    def walked(count: int) -> Walk:
-        order = pipeline_order(schedule, stages, chunks, count)
-        return walk_of(order if backward is not None else order.forward_only)
+    forward: Array
+    backward: Array | None
+    late: Array
+    weight: Array | None = None
+    stages: int
+    microbatches: int | Index
+    chunks: int = 1
+    schedule: str = "1f1b"
 
-    short = ROUNDS * stages + many % stages
-    first = np.where((short + stages < many) & (schedule == "1f1b"), short, many)
-    todo = _by_length(first, np.arange(n), np.full(n, np.nan))
+    def walk(self, count: int) -> Walk:
+        """The slots of so many microbatches."""
+        order = pipeline_order(self.schedule, self.stages, self.chunks, count)
+        return walk_of(order if self.backward is not None else order.forward_only)
+
+    @property
+    def flows(self) -> bool:
+        """Whether stages pass microbatches on, and wait for nothing to come back."""
+        return self.backward is None and self.chunks == 1 and self.schedule in NATURAL
+
+    @property
+    def durations(self) -> Array:
+        """Time of slots by kind and row, shape (kinds x rows, n). [s]"""
+        return np.concatenate([part for part in (self.forward, self.backward, self.weight) if part is not None])
+
+    @property
+    def lags(self) -> Array:
+        """Time that what slots need travels, shape (kinds x rows, n): what weight gradients need is on their own stage. [s]"""
+        travelling = self.late.reshape(-1, self.forward.shape[1])
+        kinds = len([part for part in (self.forward, self.backward, self.weight) if part is not None])
+        return np.concatenate([travelling, np.zeros_like(self.forward)])[: kinds * len(self.forward)]
+
+
+def pipeline_ends(pipelines: Sequence[SlotPipeline]) -> list[Array]:
+    """Time at which every stage has finished its last slot, shape (stages, n) of the pipelines of each shape. [s]
+
+    Points with other numbers of microbatches share what a long schedule repeats, and all pipelines are walked together.
+    """
+    walking = {i: _Walking(one) for i, one in enumerate(pipelines) if not one.flows}
+    todo = [part for one in walking.values() for part in one.begin()]
     while todo:
-        count, here, pace = todo.pop()
-        walk, further, period = walked(count), many[here] - count, np.ones(len(here), dtype=int)
-        ends = slot_ends(walk, at_points(durations, here), at_points(lags, here))
+        ends = many_ends([(part.walk, part.durations, part.lags) for part in todo])
+        todo = [more for part, found in zip(todo, ends, strict=True) for more in part.of.further(part, found)]
+    return [walking[i].all_points if i in walking else _flow_line(one) for i, one in enumerate(pipelines)]
+
+
+class _WalkedPart(NamedTuple):
+    """Points of pipelines that are walked for as many microbatches."""
+
+    of: _Walking
+    microbatches: int
+    here: Index
+    pace: Array  # what each further microbatch adds where that is known, NaN elsewhere, shape (points,). [s]
+
+    @property
+    def walk(self) -> Walk:
+        """Its slots."""
+        return self.of.pipeline.walk(self.microbatches)
+
+    @property
+    def durations(self) -> Array:
+        """Time of slots, shape (kinds x rows, points). [s]"""
+        return at_points(self.of.durations, self.here)
+
+    @property
+    def lags(self) -> Array:
+        """Time that what slots need travels, shape (kinds x rows, points). [s]"""
+        return at_points(self.of.lags, self.here)
+
+
+class _Walking:
+    """Pipelines of one shape while they are walked, of points that differ only in what no slot has one."""
+
+    def __init__(self, pipeline: SlotPipeline) -> None:
+        durations, lags = pipeline.durations, pipeline.lags
+        many = np.broadcast_to(pipeline.microbatches, pipeline.forward.shape[1:])
+        one_each, self.which = distinct(np.concatenate([durations, lags, many[None]]))  # plans may differ in what no slot has
+        self.pipeline, self.many = pipeline, many[one_each].astype(int)
+        self.durations, self.lags = at_points(durations, one_each), at_points(lags, one_each)
+        self.ends = np.zeros((pipeline.stages, len(one_each)))
+
+    @property
+    def all_points(self) -> Array:
+        """Ends of all stages at all points, shape (stages, n). [s]"""
+        return self.ends.take(self.which, axis=1)
+
+    def begin(self) -> list[_WalkedPart]:
+        """What is walked at first."""
+        stages, many = self.pipeline.stages, self.many
+        short = ROUNDS * stages + many % stages
+        first = np.where((short + stages < many) & (self.pipeline.schedule == "1f1b"), short, many)
+        return self._parts(first, np.arange(len(many)), np.full(len(many), np.nan))
+
+    def further(self, part: _WalkedPart, ends: SlotEnds) -> list[_WalkedPart]:
+        """What is to be walked once a part is, with the ends of its slots."""
+        one, count, here, pace = self.pipeline, part.microbatches, part.here, part.pace
+        further, period = self.many[here] - count, np.ones(len(here), dtype=int)
         if further.any() and np.isnan(pace).any():
-            pace, period = _repetition(ends, walk, stages, chunks, kinds=1 if backward is None else 2)
+            pace, period = _repetition(ends, part.walk, one.stages, one.chunks, kinds=1 if one.backward is None else 2)
         unknown, rest = np.isnan(pace), further % period
-        result[:, here] = ends[[mine[-1] for mine in walk.stages]] + np.where((further == 0) | unknown, 0.0, pace * further)
-        if unknown.any() or rest.any():
-            longer = 2 * count - count % stages
-            following = np.where(unknown, np.where(longer + stages < many[here], longer, many[here]), count + rest)
-            left = np.flatnonzero(following != count)
-            todo += _by_length(following[left], here[left], pace[left])
-    return result.take(which, axis=1)
+        last = np.array([mine[-1] for mine in part.walk.stages])
+        self.ends[:, here] = ends(last) + np.where((further == 0) | unknown, 0.0, pace * further)
+        if not (unknown.any() or rest.any()):
+            return []
+        longer = 2 * count - count % one.stages
+        following = np.where(unknown, np.where(longer + one.stages < self.many[here], longer, self.many[here]), count + rest)
+        left = np.flatnonzero(following != count)
+        return self._parts(following[left], here[left], pace[left])
+
+    def _parts(self, lengths: Index, points: Index, pace: Array) -> list[_WalkedPart]:
+        """Points by the microbatches that are walked."""
+        return [_WalkedPart(self, length, points[lengths == length], pace[lengths == length]) for length in set(lengths.tolist())]
 
 
-def _by_length(lengths: Index, points: Index, pace: Array) -> list[tuple[int, Index, Array]]:
-    """Points by the microbatches that are walked, with what each further one adds where that is known, NaN elsewhere. [s]"""
-    return [(length, points[lengths == length], pace[lengths == length]) for length in set(lengths.tolist())]
-
-
-def _flow_line(forward: Array, late: Array, microbatches: int | Index) -> Array:
+def _flow_line(pipeline: SlotPipeline) -> Array:
     """Ends of stages that pass microbatches on and wait for nothing to come back, shape (stages, n). [s]
 
     All microbatches take the same: the first goes through all stages, the others follow at the pace of the slowest one so far.
     """
+    forward, late = pipeline.forward, pipeline.late[0]
     arrived = np.cumsum(forward, axis=0) + np.cumsum(late, axis=0)
-    further = np.asarray(microbatches) - 1
-    return arrived + further * np.maximum.accumulate(forward, axis=0) if further.any() else arrived
+    further = np.asarray(pipeline.microbatches) - 1
+    return np.asarray(arrived + further * np.maximum.accumulate(forward, axis=0) if further.any() else arrived)
 
 
-def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:
+def _repetition(ends: SlotEnds, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:
     """What a microbatch adds from here on, NaN where nothing repeats yet [s], and after how many that repeats, of shape (n,).
 
     The last `stages` pairs of a forward and a backward pass on each stage, before it has no more forward passes, are compared
@@ -174,14 +241,15 @@ def _repetition(ends: Array, walk: Walk, stages: int, chunks: int, kinds: int) -
     `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
     """
     slots, *before = _slices(walk, stages, chunks, kinds)
-    pace, period, last = np.full(ends.shape[1], np.nan), np.ones(ends.shape[1], dtype=int), ends[slots]
+    last = ends(slots)
+    pace, period = np.full(last.shape[1], np.nan), np.ones(last.shape[1], dtype=int)
     few = slice(None, None, stages)  # slots that tell most periods from one that repeats
     with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
         for shorter, earlier in enumerate(before):
-            here = np.flatnonzero(np.isnan(pace) & ~np.isnan(_added(last[few] - ends[earlier[few]])))
+            here = np.flatnonzero(np.isnan(pace) & ~np.isnan(_added(last[few] - ends(earlier[few]))))
             if not here.size:
                 continue
-            pace[here] = _added(at_points(last - ends.take(earlier, axis=0), here)) / (stages - shorter)
+            pace[here] = _added(at_points(last - ends(earlier), here)) / (stages - shorter)
             period[here] = stages - shorter
             if not np.isnan(pace).any():
                 break
@@ -204,6 +272,75 @@ def _slices(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, ..
     window = stop[:, None] - np.arange(1, kinds * stages + 1)
     backs = [kinds * stages * chunks] if chunks > 1 else range(kinds * stages, 0, -kinds)
     return tuple(np.take_along_axis(found, window - back, axis=1).ravel() for back in (0, *backs))
+
+
+SlotEnds = Callable[[Index], Array]  # finishing time of slots of a walk, by their places, shape (places, n). [s]
+
+
+def many_ends(walks: Sequence[tuple[Walk, Array, Array]]) -> list[SlotEnds]:
+    """Ends of the slots of walks with their durations and lags, as of `slot_ends`; those of about as many points are walked together."""
+    found, widths = dict[int, SlotEnds](), dict[int, list[int]]()
+    for i, (_, durations, _) in enumerate(walks):
+        widths.setdefault(_width(durations.shape[1]), []).append(i)
+    for width, members in widths.items():
+        mine = [walks[i] for i in members]
+        together = walks_together(tuple(walk for walk, _, _ in mine), tuple(len(own) for _, own, _ in mine))
+        ends = slot_ends(together.walk, *(_widened(parts, width) for parts in ([own for _, own, _ in mine], [lags for *_, lags in mine])))
+        for i, places, (_, own, _) in zip(members, together.places, mine, strict=True):
+            found[i] = functools.partial(_ends_at, ends, places, own.shape[1])
+    return [found[i] for i in range(len(walks))]
+
+
+def _widened(tables: Sequence[Array], width: int) -> Array:
+    """Tables one after the other, each with its last point again up to a width."""
+    return np.concatenate([table.take(np.arange(width), axis=1, mode="clip") for table in tables])
+
+
+def _ends_at(ends: Array, places: Index, points: int, slots: Index) -> Array:
+    return ends.take(places.take(slots), axis=0)[:, :points]
+
+
+def _width(points: int) -> int:
+    """The least of 1, 2, 3, 4, 6, 8, 12, 16, ... that so many points fit into."""
+    power = 1 << (points - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and points <= power * 3 // 4 else power
+
+
+class WalksTogether(NamedTuple):
+    """Several walks as one, depth by depth; slots of each come in its order."""
+
+    walk: Walk
+    places: tuple[Index, ...]  # place of the slots of each in it, and of what stands for nothing to wait for
+
+
+@functools.lru_cache(maxsize=64)
+def walks_together(walks: tuple[Walk, ...], durations: tuple[int, ...]) -> WalksTogether:
+    """Walks as one, from so many durations of each, which follow each other in its table."""
+    if len(walks) == 1:
+        return WalksTogether(walks[0], (np.arange(len(walks[0].before) + 1),))
+    sizes = [[at.stop - at.start for at in walk.depths] for walk in walks]
+    depth = np.concatenate([np.repeat(np.arange(len(each)), each) for each in sizes])
+    order = np.argsort(depth, kind="stable")
+    total, at, begins = len(order), np.empty_like(order), np.cumsum([0, *(len(walk.before) for walk in walks)])
+    at[order] = np.arange(total)
+    places = tuple(np.append(at[begin:end], total) for begin, end in itertools.pairwise(begins.tolist()))
+    firsts = np.cumsum([0, *durations[:-1]]).tolist()
+
+    def of_all(parts: Iterable[Index]) -> Index:
+        return np.concatenate([*parts])[order]
+
+    ends = np.cumsum(np.bincount(depth)).tolist()
+    return WalksTogether(
+        Walk(
+            before=of_all(mine[walk.before] for mine, walk in zip(places, walks, strict=True)),
+            source=of_all(mine[walk.source] for mine, walk in zip(places, walks, strict=True)),
+            kind_row=of_all(first + walk.kind_row for first, walk in zip(firsts, walks, strict=True)),
+            crosses=np.concatenate([walk.crosses for walk in walks])[order],
+            stages=tuple(mine[slots] for mine, walk in zip(places, walks, strict=True) for slots in walk.stages),
+            depths=tuple(map(slice, [0, *ends[:-1]], ends)),
+        ),
+        places,
+    )  # fmt: skip
 
 
 def slot_ends(walk: Walk, durations: Array, lags: Array) -> Array:
