@@ -234,6 +234,16 @@ def test_a_strategy_that_does_not_divide_names_its_numbers(small, exactly):
         evaluate(small, {"strategy": ["d8", "d3"]}, errors="raise")
 
 
+def test_reasons_in_a_table_are_those_asked_for_one_by_one():
+    """Of points that cannot be built, of those that lack memory by different amounts, and of those that run."""
+    job = {"system": {"template": "reference", "devices": 8}, "workload": "llama3-8b", "strategy": "tp2-dp4"}
+    sizes = np.array([800.0, 30.0, 60.0, 30.0, 800.0, 1e5]) * 1e-6
+    score = evaluate(crossflow.from_dict(job), {"system.budgets.chip_area": sizes})
+    told = score.columns()["reason"]
+    assert told == [score.why(i) for i in range(6)]
+    assert len({told[0], told[1], told[5]}) == 3
+
+
 def test_a_point_that_makes_no_scenario_is_a_row_with_the_reason(small):
     """The other points are those of a batch without it."""
     power = ["300 W", "300 W", "200 W"]

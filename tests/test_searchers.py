@@ -474,6 +474,21 @@ def evolved_bowl(evaluations, scale=1.0):
     return sum(asked), found.merit[0]
 
 
+@pytest.mark.parametrize(("first", "last"), [(40, evolution.LAST), (10, 10)])
+def test_populations_shrink_to_their_last_size_and_keep_to_their_budget(first, last):
+    sizes, noise = [], np.random.default_rng(2)
+
+    def merits(designs):
+        sizes.append(designs.shape[2])
+        return noise.random(designs.shape[1:])  # so that a population never agrees
+
+    start = CONTINUOUS.sample(np.random.default_rng(1), first).continuous[:, None]
+    evolution.evolved(CONTINUOUS, merits, start, 1000, np.random.default_rng(0), np.zeros((1, 1), dtype=np.intp))
+    assert sizes[:-1] == sorted(sizes[:-1], reverse=True)
+    assert sizes[-2] == pytest.approx(last, abs=1)
+    assert 1000 - evolution.SMALLEST < sum(sizes) <= 1000
+
+
 def test_evolution_ends_when_its_designs_are_as_good_as_the_best():
     """A larger budget asks for hardly more designs; while all designs are alike, as where none can be built, it goes on."""
     for budget, asked in ((10_000, 8_000), (100_000, 20_000)):

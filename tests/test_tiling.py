@@ -217,6 +217,25 @@ def test_operands_may_be_exchanged(v100):
         assert seconds((m, n, k), v100) == pytest.approx(seconds((n, m, k), v100), rel=1e-5)
 
 
+def test_tilings_that_are_as_one_before_change_no_choice_under_a_power_limit():
+    rng, asked = np.random.default_rng(3), []
+    tilings = rng.uniform(1.0, 1.000004, (4, 2, 5, 30))  # so near that the least energy decides among many
+    tilings[2, ..., ::2], tilings[3, ..., ::3] = tilings[0, ..., ::2], tilings[1, ..., ::3]
+
+    def price(traffic, within):
+        asked.append(within)
+        time, energy = traffic.max(axis=0), traffic.sum(axis=0)
+        left = False if within is None else time > within
+        return np.where(left, np.inf, time), np.where(left, np.inf, energy)
+
+    nothing = np.zeros(1)
+    limit = tiling.PowerLimit(power=nothing, switched=nothing, nearest=nothing, compute=nothing, least=nothing, price=price)
+    time, energy = tilings.max(axis=1), tilings.sum(axis=1)
+    best = np.where(time <= time.min(axis=0) * (1.0 + tiling.TIE), energy, np.inf).argmin(axis=0)
+    assert (tiling._within(limit, tilings) == np.choose(best[None], tilings)).all()
+    assert [within.astype(bool).mean() for within in asked[1:]] == [1.0, 0.5, pytest.approx(2 / 3)]
+
+
 def test_spared_energy_never_costs_time(v100):
     """A product that computing binds takes the tiles of the least energy: with a level much dearer, no more of it."""
     big = [Product(m=8192, n=8192, k=8192)]

@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow.answers.bands import LEVELS
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index, Mask, divide, plain
+from crossflow.base.arrays import Array, Index, Mask, distinct, divide, plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData, Tabular
@@ -400,9 +400,11 @@ class Score(PlainData, Tabular):
     def why(self, point: int = 0) -> str | None:
         """What makes a point infeasible, with its numbers; None where nothing does."""
         code = int(self.reason[point])
-        if code < 0:
-            return None
-        needed, capacity = float(self.memory_needed[point]), float(self.memory_capacity[point])
+        return None if code < 0 else self._sentence(code, point, self.memory_needed)
+
+    def _sentence(self, code: int, point: int, memory_needed: Array) -> str:
+        """One of `reasons` with the numbers of a point."""
+        needed, capacity = float(memory_needed[point]), float(self.memory_capacity[point])
         host, room = float(self.host_memory[point]), float(self.host_capacity[point])
         far, far_room = (float(self.second[name][point]) if name in self.second else 0.0 for name in FAR)
         return self.reasons[code].format(
@@ -418,14 +420,19 @@ class Score(PlainData, Tabular):
         )
 
     def _reasons(self) -> list[str | None]:
-        """Why each point is infeasible; points that share their figures share the sentence."""
-        if self.feasible.all():
-            return [None] * len(self)
-        figures = (self.reason, self.memory_needed, self.memory_capacity, self.host_memory, self.host_capacity, *self.second.values())
-        keys = list(zip(*(values.tolist() for values in figures), strict=True))
-        first = {key: i for i, key in reversed(list(enumerate(keys)))}
-        sentences = {key: self.why(i) for key, i in first.items()}
-        return [sentences[key] for key in keys]
+        """Why each point is infeasible; points whose sentence names no figure share it, and so do those that share their figures."""
+        found = np.full(len(self), None, dtype=object)
+        needed = self.memory_needed
+        figures = np.stack([needed, self.memory_capacity, self.host_memory, self.host_capacity, *self.second.values()])
+        for code in np.unique(self.reason[self.reason >= 0]).tolist():
+            rows = np.flatnonzero(self.reason == code)
+            if "{" in self.reasons[code]:
+                first, which = distinct(figures[:, rows])
+                sentences = [self._sentence(code, i, needed) for i in rows[first].tolist()]
+                found[rows] = np.array(sentences, dtype=object)[which]
+            else:
+                found[rows] = self.reasons[code].format()
+        return found.tolist()
 
     def columns(self) -> dict[str, Any]:
         """Flat table of all figures: name with unit -> values, groups joined by a dot."""

@@ -156,7 +156,9 @@ def traffic_by_level(
 def _within(limit: PowerLimit, tilings: Array) -> Array:
     """Of several tilings the fastest within a limit of power, at every point; of those that are as fast the one of least energy."""
     first = limit.price(tilings[0], None)
-    others = (limit.price(traffic, first[0] * (1.0 + TIE)) for traffic in tilings[1:])
+    within = first[0] * (1.0 + TIE)
+    again = ((tilings[:i] == tilings[i]).all(axis=1).any(axis=0) for i in range(1, len(tilings)))  # as one before: no clock is sought
+    others = (limit.price(traffic, np.where(known, 0.0, within)) for traffic, known in zip(tilings[1:], again, strict=True))
     times, spent = (np.stack(found) for found in zip(first, *others, strict=True))
     tied = times <= times.min(axis=0) * (1.0 + TIE)
     return np.asarray(np.choose(np.where(tied, spent, np.inf).argmin(axis=0), tilings))

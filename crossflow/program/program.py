@@ -148,16 +148,14 @@ def _most_streams(streams: set[tuple[int, str]]) -> int:
 class LayerMembers:
     """Which kernels of a program are of which layer and phase."""
 
-    order: Index  # kernels, as tables have them one after the other (`Program.in_tables`), those of a layer and phase together
-    first: Index  # where in `order` those of each layer and phase begin that have any
-    present: Index  # which these are: layer x phases + phase
+    kernels: Mapping[int, Index]  # those of each layer and phase that have any, as tables have them one after the other (`in_tables`)
     counts: tuple[tuple[int, Number], ...]  # kernels that occur other than once, with how often. [1]
 
     def totals(self, table: Array, rows: int) -> Array:
         """Sums over the kernels of each layer and phase, shape (..., rows, n), of values of shape (..., kernels, n)."""
         found = np.zeros((*table.shape[:-2], rows, table.shape[-1]))
-        for row, members in zip(self.present.tolist(), np.split(self.order, self.first[1:]), strict=False):
-            table[..., members, :].sum(axis=-2, out=found[..., row, :])
+        for row, kernels in self.kernels.items():  # `reduceat` along an axis that is not the last takes many times as long
+            table[..., kernels, :].sum(axis=-2, out=found[..., row, :])
         return found
 
 
@@ -268,9 +266,8 @@ class Program:
                 mine = self.in_tables[list(op.kernels)]
                 row[mine] = rows[op.layer, op.phase]
                 counts += [(kernel, op.count) for kernel in mine.tolist() if op.count is not ONCE]
-            order = np.argsort(row, kind="stable")
-            present, first = np.unique(row[order], return_index=True)
-            self._members[layers, phases] = LayerMembers(order=order, first=first, present=present, counts=tuple(counts))
+            kernels = {one: np.flatnonzero(row == one) for one in np.unique(row).tolist()}
+            self._members[layers, phases] = LayerMembers(kernels=kernels, counts=tuple(counts))
         return self._members[layers, phases]
 
     @functools.cached_property

@@ -30,12 +30,13 @@ from crossflow.base.arrays import Array, Index, Mask
 # Merits of designs, smaller is better: shape (dimensions, problems, designs) in, (problems, designs) out.
 Merits = Callable[[Array], Array]
 LEADING = 0.1  # part of a population that trials move towards
-SMALLEST, LARGEST = 4, 18  # designs of a population: at the end, and for each dimension at most
+SMALLEST, LARGEST = 4, 18  # designs of a population: at least, and for each dimension at most
+LAST = 20  # designs of a population at the end, where it does not begin with fewer
 HISTORY, FIRST_F, FIRST_CR, SCATTER = 6, 0.5, 0.8, 0.1  # successes remembered, first values of F and CR, and how widely they are drawn
 EXCHANGE = 8  # generations between two looks at the neighbours
 NEAR, NEAR_RANGE = 0.5, 0.125  # spread of the designs about those that are known, of shares as a logarithm, and of ranges
 WARM = 0.3  # that spread, as a part of it, where what is known is near the best
-CONVERGED = 1e-5  # difference in merit between the designs of a population that have nothing left to find; of losses, a part of them
+CONVERGED = 1e-4  # difference in merit between the designs of a population that have nothing left to find; of losses, a part of them
 ISLANDS, ISLAND_PART = 2, 0.4  # populations of a problem that do not see each other, and the part of the budget for each
 
 
@@ -162,10 +163,11 @@ def evolved(
     """Populations after so many evaluations of each, from the given ones on, or when no problem has anything left to find."""
     here = Populations(designs=first, merit=merits(first))
     start = spent = first.shape[2]
+    last = min(start, LAST)
     memory = _Memory.fresh(first.shape[1])
     generation = 0
     while evaluations - spent >= SMALLEST:
-        size = max(SMALLEST, round(start + (SMALLEST - start) * spent / evaluations))
+        size = max(SMALLEST, round(start + (last - start) * spent / evaluations))
         here = here.sorted(min(size, evaluations - spent))
         if _converged(here):
             break
