@@ -38,7 +38,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.base.errors import StrategyError
-from crossflow.hardware.architecture.network import Congestion
+from crossflow.hardware.architecture.network import Congestion, NeighbourJob
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
@@ -167,6 +167,11 @@ def refusal(congestion: Congestion, network: Network) -> str | None:
     return None
 
 
+def in_order(jobs: Sequence[NeighbourJob]) -> tuple[NeighbourJob, ...]:
+    """Jobs by their devices and by what they send, so that it does not matter who was named first."""
+    return tuple(sorted(jobs, key=lambda job: (job.devices, job.traffic, job.senders or 0.0, job.duty, job.weight, job.priority)))
+
+
 def _nodes(congestion: Congestion, network: Network) -> int:
     """Nodes of all jobs."""
     if congestion.placement == "by-rail":
@@ -196,6 +201,8 @@ def slowdown(
     if why := refusal(congestion, network):
         raise StrategyError(f"network.inter.congestion: {why}")
     own, width = network.cluster.nodes, network.package.nodes
+    if congestion.placement != "packed":  # where jobs lie one after the other, their order says where
+        congestion = congestion.model_copy(update={"jobs": in_order(congestion.jobs)})
 
     def sent(cluster: _Cluster, places: JobPlaces) -> _Traffic:
         if part is None:
