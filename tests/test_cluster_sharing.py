@@ -189,6 +189,56 @@ def test_events_are_those_of_a_naive_second_way(seed):
     assert filled.alone == pytest.approx(time)
 
 
+def meeting(n, seed, room=10, **given):
+    """Jobs of which each slows the others by what it weighs, and how much longer running ones then take."""
+    rng, none = np.random.default_rng(seed), np.zeros(n)
+    heavy, time = rng.uniform(0, 1, n) * (rng.uniform(size=n) < 0.6), rng.uniform(1, 10, n)
+    plain = {
+        "arrival": np.sort(rng.uniform(0, 3.5 * n / room, n)), "devices": rng.integers(1, 9, n), "time": time,
+        "expected": time * rng.uniform(1, 2, n), "power": none, "priority": none.astype(int), "save": none, "load": none,
+        "interval": none + np.inf, "preemptible": none > 0, "lasting": rng.uniform(size=n) < 0.2,
+    }  # fmt: skip
+    jobs = ClusterJobs(**{**plain, **given})
+    return jobs, lambda running: [1.0 + heavy[j] * (sum(heavy[i] for i in running) - heavy[j]) for j in running]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_backfill_keeps_its_promises_to_jobs_that_slow_each_other(seed):
+    jobs, slower = meeting(150, seed)
+    found = scheduled(jobs, ClusterRoom(devices=10), SchedulerPolicy(kind="backfill"), slower)
+    promised = np.isfinite(found.promised)
+    assert promised.sum() > 20
+    assert (found.start[promised] <= found.promised[promised] + 1e-6).all()
+    in_order = scheduled(jobs, ClusterRoom(devices=10), SchedulerPolicy(), slower)
+    assert found.waiting.mean() < in_order.waiting.mean()  # and some jobs do slip in
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_backfill_of_jobs_that_slow_nobody_is_that_of_links_of_their_own(seed):
+    jobs, _ = meeting(150, seed)
+    policy, room = SchedulerPolicy(kind="backfill"), ClusterRoom(devices=10)
+    shared = scheduled(jobs, room, policy, lambda running: [1.0] * len(running))
+    assert (shared.start == scheduled(jobs, room, policy).start).all()
+
+
+def test_backfill_by_hand_of_jobs_that_slow_each_other():
+    """8 devices: the first job holds 4 for 10 s and the second 2 for 20 s, each half as fast beside the other.
+
+    The third wants 6: at 20 s the first has done its work, and the promise is of then. The fourth (2 for 9 s) would slow both further, the
+    fifth, which sends nothing, slips in.
+    """
+    given = {"arrival": np.zeros(5), "devices": np.array([4, 2, 6, 2, 2]), "time": np.array([10.0, 20.0, 5.0, 9.0, 9.0])}
+    jobs, _ = meeting(5, 0, **given, expected=given["time"], lasting=None)
+
+    def slower(running):
+        many = sum(job != 4 for job in running)
+        return [1.0 if job == 4 else float(many) for job in running]
+
+    found = scheduled(jobs, ClusterRoom(devices=8), SchedulerPolicy(kind="backfill"), slower)
+    assert found.promised[2] == 20.0
+    assert found.start.tolist() == [0.0, 0.0, 20.0, 30.0, 0.0]
+
+
 def test_engines_refuse_policies_that_take_devices_away():
     one = np.ones(1)
     jobs = ClusterJobs(

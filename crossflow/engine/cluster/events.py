@@ -38,7 +38,7 @@ class _Stay:
     begin: float
     loaded: float
     finish: float
-    expected: float  # when the scheduler expects it to end
+    expected: float  # when the scheduler expects it to end, as fast as it is now
 
 
 class ClusterState:
@@ -182,10 +182,27 @@ class ClusterState:
         self.changed, running = False, tuple(self.running)
         for job, slower in zip(running, self.slowdowns(running), strict=True):
             if slower != self.slower[job]:
-                self.slower[job] = slower
+                stay, expected = self.running[job], self.expected_end(job, slower)
+                del self.ends[bisect.bisect_left(self.ends, (stay.expected, job))]
+                bisect.insort(self.ends, (expected, job))
+                stay.expected, self.slower[job] = expected, slower
                 if not self.lasting[job]:
                     self.turn[job] += 1
                     heapq.heappush(self.heap, (self.now + max(float(self.left[job]), 0.0) * slower, END, job, int(self.turn[job])))
+
+    def expected_end(self, job: int, slower: float) -> float:
+        """When a job that runs, or would begin now, is expected to end where what it does takes so many times as long from now on. [s]"""
+        stay = self.running.get(job)
+        if stay is not None and (self.lasting[job] or slower == self.slower[job]):
+            return stay.expected
+        longer = 1.0 if self.lasting[job] else slower
+        return self.now + max(float(self.length[job] - self.alone[job]), 0.0) * longer
+
+    def ends_with(self, job: int) -> list[tuple[float, int]]:
+        """When running jobs are expected to end, in order, and one more beside them, which slows them and is slowed."""
+        assert self.slowdowns is not None  # as who asks knows
+        together = (*self.running, job)
+        return sorted((self.expected_end(one, slower), one) for one, slower in zip(together, self.slowdowns(together), strict=True))
 
     def look(self) -> None:
         """See whether the next job waits for nothing but a slice."""
@@ -245,6 +262,8 @@ def _check(state: ClusterState) -> None:
         raise ValueError(f"{policy.kind} takes devices away from jobs, and slices stay until their jobs end")
     if state.slowdowns is not None and policy.kind not in OF_SLICES:
         raise ValueError(f"{policy.kind} takes devices away from jobs, and what they lose to others then is not known")
+    if state.slowdowns is not None and state.map is not None:
+        raise ValueError("slices have links of their own, and their jobs slow no others")
     moved = jobs.preemptible
     longest = jobs.load[moved].max(initial=0.0) + jobs.save[moved].max(initial=0.0)
     if policy.kind == "gang" and len(jobs) and not policy.quantum > longest:
