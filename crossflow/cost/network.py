@@ -19,6 +19,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.cost import collectives
+from crossflow.cost.collectives import ROOTED
 from crossflow.cost.exchange import group_time, held_time
 from crossflow.cost.fabrics import BONDED, Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
@@ -29,7 +30,7 @@ from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStac
 from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.spread import LinkSpread
-from crossflow.hardware.mapping.topology import Network
+from crossflow.hardware.mapping.topology import GROUPED, Network
 from crossflow.hardware.mapping.wiring import ANY_WIRING, WhichLevel, switched, wired
 from crossflow.program.collectives import FLOWS, ring_volume, sent_bytes
 from crossflow.program.groups import ExpertGroup, Group, HandoverGroup, Pair
@@ -163,11 +164,22 @@ def _pattern(collective: str, laid: LaidGroups, *, summed: bool) -> Pattern:
     """Who sends to whom in a collective; `summed` says whether the network reduces."""
     if laid.hands_over:
         return "handover"
-    if laid.chain:
+    if collective in ROOTED:
+        return "gather" if collective == "gather" else "scatter"
+    if laid.chain or collective in ("broadcast", "reduce"):
         return "chain"
     if collective == "all_to_all":
         return "all-to-all"
     return "tree" if summed and collective == "all_reduce" else "ring"
+
+
+def _spread_outside(collective: str, spread: LinkSpread, per_node: int, wires: Network) -> float:
+    """How many times as long a collective takes between nodes as over ports of its ranks into one switch. [1]
+
+    Of the ranks of a group in a node one at most is a root, whose port alone is full: it has what the others leave of their leaf's links.
+    """
+    found = spread.of(FLOWS[collective])
+    return max(found / per_node, 1.0) if collective in ROOTED and wires.cluster.kind in GROUPED else found
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture, post: Array) -> Array:
@@ -179,7 +191,7 @@ def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, 
         return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops, post)
     inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
     if wires.cluster.is_switched and route.cluster_spread is not None:
-        outside = inter.bandwidth / route.cluster_spread.of(FLOWS[collective])
+        outside = inter.bandwidth / _spread_outside(collective, route.cluster_spread, route.package_size, wires)
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
     flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched, post)
     if route.package_size == 1 or collective in TRANSFERS:
@@ -401,7 +413,8 @@ class Wires:
             fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
         if route.cluster_spread is not None and wires.cluster.kind != "switch":
             rails = wires.cluster.kind == "rail-only"
-            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(FLOWS[collective]) * slower, rails=rails)
+            spread = _spread_outside(collective, route.cluster_spread, route.package_size, wires)
+            fabric = dataclasses.replace(fabric, spread=spread * slower, rails=rails)
         return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
 
     def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:
@@ -411,7 +424,8 @@ class Wires:
             return 1.0
         reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
         summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
-        pattern, inside = _pattern(collective, laid, summed=summed), 1 if collective in TRANSFERS else route.package_size
+        pattern = _pattern(collective, laid, summed=summed)
+        inside = 1 if collective in (*TRANSFERS, *ROOTED) else route.package_size
         whole = wires if laid.part is None else wired(self.network, self.node, laid.part.whole // self.node)
         found = slowdown(congestion, whole, laid.stride * inside, laid.ranks // inside, pattern, laid.only, part=laid.part)
         self.slowed[collective, laid] = found

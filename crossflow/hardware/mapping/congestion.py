@@ -13,6 +13,8 @@ often as it has transfers there; rates are max-min fair (`flows`).
   of the fewer of both let it.
 - **Services.** The engines of a service are one job on one network. Equal ones send what they send among themselves at once, other kinds of
   them (workers that read prompts) at other times. Keys and values of one prompt travel at a time, from any worker to any node that writes.
+- **Gathers and scatters.** Ranks of other nodes send a part each to the first of their group, as fast as its port takes all of them, or get
+  one from it. A broadcast and a reduce pass along a chain.
 - **Trees.** Where switches reduce, one stream of each group climbs from every leaf to one spine, and comes down again [4]_.
 
 A slowdown is the time over that of the job alone, packed, with adaptive routing: what other prices take for granted. These take nothing for
@@ -42,7 +44,7 @@ from crossflow.hardware.architecture.network import Congestion, NeighbourJob
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
-Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree", "handover"]
+Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree", "handover", "gather", "scatter"]
 MOST_HASHED = 1 << 22  # hashes of all draws; what sends more flows has as many on every path
 UP, DOWN, ACROSS = "link of a leaf switch to a spine", "link of a spine to a leaf switch", "link between two groups"
 TAIL = 0.95  # quantile that is told beside the mean
@@ -287,6 +289,8 @@ def _traffic(
         send, receive = members[:, :senders], members[:, senders:]
         pairs = _exchanged(cluster, (node[send], rail[send]), (node[receive], rail[receive]))
         return _Traffic(pairs=pairs, share=1.0 / max(senders, ranks - senders))
+    if pattern in ("gather", "scatter"):
+        return _rooted(cluster, places, members, pattern)
     if only is not None:
         ahead, there = members[:, only[0]], members[:, only[1]]
     else:
@@ -295,6 +299,17 @@ def _traffic(
     # With rails, what goes to another place is handed over inside the node of the sender.
     source, target = (cluster.switch(node[one], rail[there]).ravel() for one in (ahead, there))
     return _Traffic(pairs=_counted(cluster, source, target, np.ones(source.size, dtype=int)), share=1.0)
+
+
+def _rooted(cluster: _Cluster, places: JobPlaces, members: Index, pattern: Pattern) -> _Traffic:
+    """Transfers between the first member of each group and those in other nodes, whose parts share its port."""
+    node, rail = places
+    root, others = np.broadcast_arrays(members[:, :1], members[:, 1:])
+    apart = node[others] != node[root]
+    ahead, there = (others[apart], root[apart]) if pattern == "gather" else (root[apart], others[apart])
+    source, target = (cluster.switch(node[one], rail[there]) for one in (ahead, there))
+    most = max(int(apart.sum(axis=1).max()), 1)
+    return _Traffic(pairs=_counted(cluster, source, target, np.ones(source.size, dtype=int)), share=1.0 / most)
 
 
 def _handed_over(cluster: _Cluster, places: JobPlaces, part: DevicePart, stride: int, congestion: Congestion) -> _Traffic:
