@@ -25,7 +25,7 @@ from crossflow.cost.fabrics import BONDED, Fabric, Path, direct_time, fabric_of,
 from crossflow.cost.profile import Profile
 from crossflow.cost.shared_links import BESIDE_BUSY, INSIDE, INSIDE_BUSY, OUTSIDE, OUTSIDE_BUSY, USES, LinkUse
 from crossflow.hardware.architecture.model import Architecture, Port
-from crossflow.hardware.architecture.network import CLOS, NetworkSpec
+from crossflow.hardware.architecture.network import CLOS, Congestion, NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
@@ -48,6 +48,8 @@ PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("re
 CostRows = dict[tuple[object, ...], tuple[Array, Array, Array, Array]]  # of a message by the routes that it takes
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 INFINITE = np.full(1, np.inf)
+UNSHARED = Congestion(routing="adaptive")  # a network on which nobody else sends anything
+INTO_ONE = LinkSpread(gather=1.0, reduce=1.0, exchange=1.0, broadcast=1.0, transfer=1.0)  # ports into one switch
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -162,8 +164,6 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
 
 def _pattern(collective: str, laid: LaidGroups, *, summed: bool) -> Pattern:
     """Who sends to whom in a collective; `summed` says whether the network reduces."""
-    if laid.hands_over:
-        return "handover"
     if collective in ROOTED:
         return "gather" if collective == "gather" else "scatter"
     if laid.chain or collective in ("broadcast", "reduce"):
@@ -420,7 +420,13 @@ class Wires:
     def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:
         """Time of a collective between nodes, over that on a network that is its own. [1]"""
         congestion = self.network.inter.congestion
-        if congestion is None or not route.crosses or wires.cluster.nodes < 2:
+        if not route.crosses or wires.cluster.nodes < 2 or wires.cluster.kind not in GROUPED:
+            return 1.0
+        if laid.hands_over:
+            found = self._way(laid, UNSHARED if congestion is None else congestion)
+            self.slowed.update({} if congestion is None else {(collective, laid): found})
+            return found.over_ports
+        if congestion is None:
             return 1.0
         reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
         summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
@@ -430,6 +436,12 @@ class Wires:
         found = slowdown(congestion, whole, laid.stride * inside, laid.ranks // inside, pattern, laid.only, part=laid.part)
         self.slowed[collective, laid] = found
         return found.priced
+
+    def _way(self, laid: LaidGroups, congestion: Congestion) -> Slowdown:
+        """How much longer engines of a service take to hand over to others."""
+        assert laid.part is not None  # as of all that hand over
+        whole = wired(self.network, self.node, laid.part.whole // self.node)
+        return slowdown(congestion, whole, laid.stride, laid.ranks, "handover", part=laid.part)
 
     def _behind(self, slower: Array | float) -> Architecture:
         """The device where the network between nodes is so much slower."""
@@ -470,7 +482,8 @@ class Wires:
                 route, adjacent, between = place_group(extent, stride, network, chain=chain).route(GROUP), stride == 1, None
             for part, mine in _parted(group, members):
                 laid = LaidGroups.of(stride, extent, chain=chain, between=between, part=part)
-                laid = dataclasses.replace(laid, hands_over=isinstance(group, HandoverGroup))
+                if isinstance(group, HandoverGroup):  # whose way is that from its engines to the others
+                    laid, route = dataclasses.replace(laid, hands_over=True), dataclasses.replace(route, cluster_spread=INTO_ONE)
                 time = self.along(collective, sizes, route, network, node, adjacent=adjacent, laid=laid)
                 result[..., mine] = np.where(sizes > 0, time, 0.0)[..., mine]
         return result

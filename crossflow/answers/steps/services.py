@@ -22,6 +22,7 @@ from crossflow.engine.runs.memory import CACHE, memory
 from crossflow.engine.runs.service import Prefill, Service, Steady, at_rest, guessed, steady_state
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING
+from crossflow.hardware.mapping.topology import GROUPED
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import encoder_plan, engine_devices, worker_plan
@@ -70,7 +71,7 @@ class ServiceStep(TransformerStep):
         found, further = expert_pool(batch, runs_on), self._further()
         service = service if found is None else replace(service, experts=found[0])
         replicas = layout.devices
-        if batch.system.network.inter.congestion is not None:
+        if lies_somewhere(batch.scenario):
             places = _parts_of(layout, service, [one.devices for one in further])
             layout, service = replace(layout, part=places.writing[0]), places.service(service)
         layout, service = _cut(job, _at_work(layout, service), service, runs_on.stack)
@@ -154,6 +155,16 @@ def handed_over(scenario: Scenario) -> float:
     assert service.prefill is not None  # as who asks knows
     layout = service.prefill.layout
     return float((memory(members.job.handed, layout, runs_on).stages[CACHE].max(axis=0) * layout.devices * service.left)[0])
+
+
+def lies_somewhere(scenario: Scenario) -> bool:
+    """Whether it matters in which nodes engines are: of a network that others share, or whose leaves have links of their own, on devices of
+    one kind.
+    """
+    inter = scenario.system.network.inter
+    return inter.congestion is not None or (
+        inter.wiring in GROUPED and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
+    )
 
 
 def parts_of(scenario: Scenario) -> ServiceParts:

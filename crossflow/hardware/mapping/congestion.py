@@ -18,7 +18,8 @@ often as it has transfers there; rates are max-min fair (`flows`).
 - **Trees.** Where switches reduce, one stream of each group climbs from every leaf to one spine, and comes down again [4]_.
 
 A slowdown is the time over that of the job alone, packed, with adaptive routing: what other prices take for granted. These take nothing for
-granted of where keys and values come from, so that of a handover it is the time over that alone in the same place.
+granted of where keys and values come from, so that of a handover it is the time over that alone in the same place, and what this takes over
+ports into one switch (`Slowdown.ways`) is known beside it.
 
 References
 ----------
@@ -57,11 +58,20 @@ class Slowdown:
     factors: tuple[float, ...]
     bottleneck: str  # the kind of link that slows it most often
     quantile: float | None = None  # by which messages are priced; the mean where None
+    ways: tuple[float, ...] = ()  # of a handover, in each moment: how much longer it takes alone than over ports into one switch
 
     @property
     def priced(self) -> float:
         """The factor by which messages are priced. [1]"""
-        return self.mean if self.quantile is None else float(np.quantile(self.factors, self.quantile, method="inverted_cdf"))
+        return self._of_moments(np.array(self.factors))
+
+    @property
+    def over_ports(self) -> float:
+        """Of a handover, the same over ports into one switch. [1]"""
+        return self._of_moments(np.multiply(self.factors, self.ways))
+
+    def _of_moments(self, factors: Array) -> float:
+        return float(factors.mean() if self.quantile is None else np.quantile(factors, self.quantile, method="inverted_cdf"))
 
     @property
     def mean(self) -> float:
@@ -234,7 +244,10 @@ def slowdown(
         traffics.append(_traffic(cluster, place, place[0].size // nodes, nodes, job.traffic, senders=senders))
     rate, bottleneck = _rates(cluster, traffics, sends)
     names, counts = np.unique(bottleneck, return_counts=True)
-    return Slowdown(factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile)
+    return Slowdown(
+        factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile,
+        ways=tuple(divide(1.0, nearest).tolist()) if pattern == "handover" else (),
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------- places and transfers
@@ -317,8 +330,10 @@ def _handed_over(cluster: _Cluster, places: JobPlaces, part: DevicePart, stride:
     node, rail = places
     rng = np.random.default_rng((congestion.seed, 0, 2))
     width = int(np.count_nonzero(node == node[0]))
-    sends = part.before + stride * rng.integers(0, part.devices // stride, congestion.draws)
-    receives = width * rng.integers(0, part.before // width, congestion.draws)
+    engines, nodes = part.devices // stride, part.before // width
+    # Ways from each engine to each node in turn, as many of each as moments allow.
+    way = ((np.arange(congestion.draws) + rng.random(congestion.draws)) * (engines * nodes / congestion.draws)).astype(int)
+    sends, receives = part.before + stride * (way // nodes), width * (way % nodes)
     moments, ranks = dict[tuple[int, int], _Traffic](), np.arange(stride)
     for ends in set(zip(sends.tolist(), receives.tolist(), strict=True)):
         ahead, there = ends[0] + ranks, (ends[1] + ranks) % part.before
