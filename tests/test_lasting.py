@@ -16,20 +16,23 @@ from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas
 DAY = 86400.0
 
 
-def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, **given):
-    causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair))]
+def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, again=(0.0, 0.0), **given):
+    first, second = again
+    causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair), again=first)]
     if silent:
-        causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True))
+        causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True, again=second))
     return LongRun(causes=tuple(causes), elastic=elastic, **{"nodes": points(64.0), **{key: points(value) for key, value in given.items()}})
 
 
-def drawn_run(rng, elastic=False):
-    return a_run(
-        10 ** rng.uniform(-5.0, -3.7), detection=rng.uniform(0, 300), repair=10 ** rng.uniform(2.5, 4), silent=10 ** rng.uniform(-6, -5),
-        interval=10 ** rng.uniform(2, 3.5), stall=rng.uniform(0, 60), commit=rng.uniform(0, 100), restart=rng.uniform(10, 900),
-        spares=float(rng.integers(0, 5)), planned=10 ** rng.uniform(-7, -5), maintenance=rng.uniform(0, 7200),
-        replica=float(rng.choice([1, 4, 8])), elastic=elastic,
-    )  # fmt: skip
+def drawn_run(rng, elastic=False, **more):
+    """A run at random, but for what is given."""
+    drawn = {
+        "rate": 10 ** rng.uniform(-5.0, -3.7), "detection": rng.uniform(0, 300), "repair": 10 ** rng.uniform(2.5, 4),
+        "silent": 10 ** rng.uniform(-6, -5), "interval": 10 ** rng.uniform(2, 3.5), "stall": rng.uniform(0, 60),
+        "commit": rng.uniform(0, 100), "restart": rng.uniform(10, 900), "spares": float(rng.integers(0, 5)),
+        "planned": 10 ** rng.uniform(-7, -5), "maintenance": rng.uniform(0, 7200), "replica": float(rng.choice([1, 4, 8])),
+    }  # fmt: skip
+    return a_run(**{**drawn, "elastic": elastic, **more})
 
 
 def test_without_anything_else_it_is_dalys_complete_model():
@@ -64,6 +67,30 @@ def test_a_restart_that_failures_begin_anew_by_hand(rate):
     restarting = shares["restart"][0] / (shares["useful"][0] + shares["lost_work"][0])  # a second of running
     first = 900.0 * rate * (1.0 + 450.0 * rate + 900.0**2 / 6.0 * rate**2)
     assert restarting == pytest.approx(first, rel=max(1e-9, (900.0 * rate) ** 3))
+
+
+def test_a_burst_by_hand():
+    """Rare failures, each followed by a third of its kind: 1.5 in all, with 60 s of detection and 900 s of restart each."""
+    found = expected(a_run(1e-12, again=(1 / 3, 0.0), repair=0.0, interval=600.0, restart=900.0))
+    assert found.interruptions[0] == pytest.approx(1.5e-12, rel=1e-6)
+    assert found.shares["detection"][0] == pytest.approx(1.5e-12 * 60, rel=1e-6)
+    assert found.shares["restart"][0] == pytest.approx(1.5e-12 * 900, rel=1e-6)
+    assert found.shares["lost_work"][0] == pytest.approx(1e-12 * 300, rel=1e-6)  # only the first one loses work
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_as_many_failures_those_in_bursts_lose_less(seed):
+    """So do Tiwari et al. find (DSN 2014): what strikes right after a restart loses no work since a checkpoint."""
+    run = drawn_run(np.random.default_rng(seed))
+
+    def bursts(again):
+        causes = tuple(replace(one, rate=one.rate * (1.0 - again), again=again) for one in run.causes)
+        return expected(replace(run, causes=causes))
+
+    even, some, many = (bursts(again) for again in (0.0, 0.3, 0.6))
+    assert even.goodput[0] == expected(run).goodput[0]
+    assert bursts(1e-12).goodput[0] == pytest.approx(even.goodput[0], rel=1e-9)
+    assert many.shares["lost_work"][0] < some.shares["lost_work"][0] < even.shares["lost_work"][0]
 
 
 def test_an_elastic_job_lacks_whole_replicas_by_hand():
@@ -182,11 +209,14 @@ def test_the_number_of_spares_is_the_cheapest():
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize(("elastic", "seed"), [(False, 11), (False, 12), (True, 13)])
-def test_events_agree_with_the_closed_form(elastic, seed):
+@pytest.mark.parametrize(
+    ("elastic", "seed", "more"),
+    [(False, 11, {}), (False, 12, {}), (True, 13, {}), (False, 14, {"again": (0.3, 0.7), "spares": 9.0}), (True, 15, {"again": (0.5, 0.0)})],
+)
+def test_events_agree_with_the_closed_form(elastic, seed, more):
     rng = np.random.default_rng(seed)
     for _ in range(5):
-        run = drawn_run(rng, elastic)
+        run = drawn_run(rng, elastic, **more)
         found = histories(run, 1500.0 / float(run.stops[0]), seed, draws=2)
         total, shares = sum(one.duration for one in found), expected(run).shares
         assert total == pytest.approx(sum(sum(one.times.values()) for one in found))

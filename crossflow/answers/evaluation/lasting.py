@@ -78,8 +78,8 @@ def _causes(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") 
     many = {"device": devices, "node": nodes, "job": points(1.0)}
     return tuple(
         FailureCause(
-            name=name, rate=getattr(rates(spec, name), end) * many[one.per], detection=one.detection + one.diagnosis, repair=one.repair,
-            silent=one.silent,
+            name=name, rate=getattr(rates(spec, name), end) * many[one.per] * (1.0 - one.again), detection=one.detection + one.diagnosis,
+            repair=one.repair, silent=one.silent, again=one.again,
         )
         for name, one in spec.causes.items()
     )  # fmt: skip

@@ -191,7 +191,9 @@ def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int
         strikes = job.until_failure()
         if strikes >= job.run["restart"]:
             job.spend(kind, job.run["restart"], name)
-            return
+            if which is None or not run.causes[which].again or job.rng.random() >= run.causes[which].again:
+                return
+            continue
         job.spend(kind, float(strikes), name)
         which = job.cause()
 

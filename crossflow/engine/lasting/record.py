@@ -30,6 +30,7 @@ class FailureCause:
     detection : from the failure to the begin of the restart, nodes at hand: until it is noticed, and until the culprit is known. [s]
     repair : mean time for which a node is away, exponential; 0 where no node is taken out. [s]
     silent : whether the job runs on in vain until it is noticed, so that the work of this time is lost too.
+    again : probability that it strikes once more as soon as the job has restarted; `rate` is without these. [1]
     """
 
     name: str
@@ -37,6 +38,7 @@ class FailureCause:
     detection: Array = field(default_factory=_none)
     repair: Array = field(default_factory=_none)
     silent: bool = False
+    again: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

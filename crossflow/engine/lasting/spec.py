@@ -14,7 +14,7 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import Flag, NonNegativeInt, PositiveInt, shown
+from crossflow.base.limits import Finite, Flag, NonNegativeInt, PositiveInt, shown
 from crossflow.base.units import Bandwidth, Duration, Quantity, Time
 
 CONFIDENCE = 0.9  # of the interval of a rate that was counted
@@ -38,6 +38,9 @@ class CauseSpec(FileModel):
     diagnosis: Time = Field(default=points(0.0), description="from then until the culprit is known and isolated")
     repair: Time = Field(default=points(0.0), description="mean time for which a node is away; 0 where none is taken out")
     silent: Flag = Field(default=False, description="whether it is a silent error: work since the error is lost")
+    again: Finite = Field(
+        default=0.0, ge=0.0, lt=1.0, description="share of its interruptions that strike right after the restart from another of them: bursts"
+    )
     source: str = Field(default="", description="key of `sources`, in a file")
 
     @model_validator(mode="after")
