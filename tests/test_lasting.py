@@ -9,19 +9,24 @@ import pytest
 from crossflow.base.arrays import points
 from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
-from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
 from crossflow.engine.lasting.renewal import best_spares, expected
 from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas
 
 DAY = 86400.0
 
 
-def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, again=(0.0, 0.0), **given):
+SLOW = ((1e-4, 3000.0, 1.25), (2e-5, 9000.0, 2.0))
+
+
+def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, again=(0.0, 0.0), slow=(), **given):
     first, second = again
     causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair), again=first)]
     if silent:
         causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True, again=second))
-    return LongRun(causes=tuple(causes), elastic=elastic, **{"nodes": points(64.0), **{key: points(value) for key, value in given.items()}})
+    slow = tuple(SlowCause(name=f"slow {i}", rate=points(r), length=points(t), slowdown=s) for i, (r, t, s) in enumerate(slow))
+    given = {"nodes": points(64.0), **{key: points(value) for key, value in given.items()}}
+    return LongRun(causes=tuple(causes), elastic=elastic, slow=slow, **given)
 
 
 def drawn_run(rng, elastic=False, **more):
@@ -93,6 +98,36 @@ def test_of_as_many_failures_those_in_bursts_lose_less(seed):
     assert many.shares["lost_work"][0] < some.shares["lost_work"][0] < even.shares["lost_work"][0]
 
 
+def test_the_slowest_of_slow_devices_rules_by_hand():
+    """0.1 of one kind are under way in the mean, which let steps take 1.5 times as long, and 0.2 of one that doubles them."""
+    found = expected(a_run(0.0, interval=1e9, slow=((1e-4, 1000.0, 1.5), (1e-5, 20_000.0, 2.0))))
+    twice, some = 1 - math.exp(-0.2), math.exp(-0.2) * (1 - math.exp(-0.1))
+    assert found.by_cause["slow 1"][0] == pytest.approx(twice / 2)
+    assert found.by_cause["slow 0"][0] == pytest.approx(some / 3)
+    assert found.goodput[0] == pytest.approx(1 - twice / 2 - some / 3)
+    assert found.shares["slowed"][0] == pytest.approx(twice / 2 + some / 3)
+
+
+def test_what_slows_nothing_or_never_comes_leaves_a_run_as_it_is():
+    rng = np.random.default_rng(4)
+    for _ in range(10):
+        run, base = (one := drawn_run(rng)), expected(one).goodput[0]
+        for slow in ((0.0, 3600.0, 2.0), (1e-3, 3600.0, 1.0), (1e-3, 0.0, 3.0)):
+            other = replace(run, slow=(SlowCause(name="slow", rate=points(slow[0]), length=points(slow[1]), slowdown=slow[2]),))
+            assert expected(other).goodput[0] == base
+            assert history(other, 1e5, 1).duration == history(run, 1e5, 1).duration
+        worse = replace(run, slow=(SlowCause(name="slow", rate=points(1e-4), length=points(3600.0), slowdown=1.3),))
+        assert expected(worse).goodput[0] < base
+
+
+def test_a_draw_does_all_of_its_work_and_fills_its_time():
+    run = drawn_run(np.random.default_rng(6), elastic=True, slow=SLOW)
+    found = history(run, 1e6, 3, spans=True)
+    assert found.times["useful"] == pytest.approx(1e6)
+    assert sum(found.times.values()) == pytest.approx(found.duration)
+    assert {round(one.speed, 3) for one in found.spans} >= {1.0, 0.8, 0.5}
+
+
 def test_an_elastic_job_lacks_whole_replicas_by_hand():
     """Two nodes of sixteen are away in the mean, as Poisson has it; one spare, four nodes a replica: 2 to 5 away are one replica less."""
     run = a_run(1e-3, detection=0.0, repair=2000.0, interval=1e-3, nodes=16.0, replica=4.0, spares=1.0, elastic=True)
@@ -155,7 +190,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
     rng = np.random.default_rng(2)
     runs = [drawn_run(rng, elastic) for _ in range(40)]
     alone = [expected(run) for run in runs]
-    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic")]
+    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic", "slow")]
     causes = tuple(
         FailureCause(
             name=one.name, silent=one.silent,
@@ -211,7 +246,8 @@ def test_the_number_of_spares_is_the_cheapest():
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("elastic", "seed", "more"),
-    [(False, 11, {}), (False, 12, {}), (True, 13, {}), (False, 14, {"again": (0.3, 0.7), "spares": 9.0}), (True, 15, {"again": (0.5, 0.0)})],
+    [(False, 11, {}), (False, 12, {}), (True, 13, {}), (False, 14, {"again": (0.3, 0.7), "spares": 9.0}), (True, 15, {"again": (0.5, 0.0)}),
+     (False, 16, {"slow": SLOW}), (True, 17, {"slow": SLOW, "again": (0.2, 0.2)})],
 )
 def test_events_agree_with_the_closed_form(elastic, seed, more):
     rng = np.random.default_rng(seed)

@@ -42,7 +42,7 @@ FIELDS = {
     "run.failures": "rsc-1-a100",
     "run.failures.node.rate": "0.03 1/day", "run.failures.node.low": "0.01 1/day", "run.failures.node.high": "0.03 1/day",
     "run.failures.node.per": "device", "run.failures.node.detection": "9 min", "run.failures.node.diagnosis": "9 min",
-    "run.failures.node.repair": "9 h", "run.failures.node.silent": True, "run.failures.node.again": 0.4,
+    "run.failures.node.repair": "9 h", "run.failures.node.silent": True, "run.failures.node.again": 0.4, "run.failures.node.slowdown": 1.5,
     "run.checkpoint.kind": "synchronous", "run.checkpoint.to": "neighbours", "run.checkpoint.layout": "consolidated",
     "run.checkpoint.interval": "900 s", "run.checkpoint.steps": 100, "run.checkpoint.bandwidth": "100 MB/s",
     "run.checkpoint.storage_bandwidth": "10 GB/s",
@@ -51,6 +51,7 @@ FIELDS = {
     "run.maintenance.every": "2 days", "run.maintenance.length": "2 h",
 }  # fmt: skip
 UNSHARED = {
+    "run.failures.node.slowdown": {"run.failures.node": {"rate": "0.02 1/day", "per": "node", "detection": "2 min"}},
     "run.maintenance.every": {"run.maintenance": {"length": "1 h"}},
     "run.maintenance.length": {"run.maintenance": {"every": "9 days"}},
 }
@@ -79,6 +80,8 @@ REFUSED = [
     ("run.failures", {}, "scenario: run.failures: no cause stands here; give one"),
     ("run.failures.mtbf", "5 years", "run.failures.mtbf: a cause says its rate and how it is noticed, such as mtbf: {rate: 2 "),
     ("run.failures.node.rate", "3 s", "scenario: run.failures.node.rate: expected a quantity in 1/s, got '3 s'"),
+    ("run.failures.node.slowdown", 1.5, "run.failures.node: repair is of what stops the job, and a slowdown does not"),
+    ("run.failures.node.slowdown", 0.5, "run.failures.node.slowdown: "),
     ("run.failures.node.again", 1.0, "run.failures.node.again: "),
     ("run.failures.node.count", 3, "scenario: run.failures.node: give one of rate and count"),
     ("run.failures.node.low", "1 1/s", "scenario: run.failures.node: low, rate and high must not decrease"),

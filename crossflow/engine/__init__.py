@@ -18,7 +18,7 @@ DOORS = {
     "kinds": ("Kinds", "kinds_of", "split"),
     "lasting.events": ("RunHistory", "RunSpan", "history"),
     "lasting.intervals": ("best_interval",),
-    "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "TimeShares"),
+    "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "SlowCause", "TimeShares"),
     "lasting.renewal": ("best_spares", "expected"),
     "lasting.spec": ("CheckpointSpec", "MaintenanceSpec", "Reliability", "ReliabilitySpec", "RestartSpec", "common",
         "load_named", "load_reliability", "rates"),

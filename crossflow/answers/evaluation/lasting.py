@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
-from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, TimeShares
+from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, SlowCause, TimeShares
 from crossflow.engine.lasting.renewal import best_spares, expected
 from crossflow.engine.lasting.spec import CheckpointSpec, Reliability, RestartSpec, common, rates
 from crossflow.hardware.architecture.model import Architecture
@@ -27,6 +28,7 @@ from crossflow.parallel.offload import master_size, states_size
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Job
 
+T = TypeVar("T")
 NEVER = 1e-9  # goodput below which a run never ends
 
 
@@ -66,7 +68,7 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
         causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.stall, commit=saved.commit,
         restart=restart, elastic=bool(length.elastic), replica=np.maximum(nodes / _replicas(members), 1.0),
         planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
-        maintenance=points(0.0) if maintenance is None else maintenance.length,
+        maintenance=points(0.0) if maintenance is None else maintenance.length, slow=_slow(spec, score.devices, nodes),
     )  # fmt: skip
     given = length.spares
     run = replace(run, spares=points(float(given)) if isinstance(given, int) else best_spares(run))
@@ -75,14 +77,29 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
 
 def _causes(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[FailureCause, ...]:
     """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates."""
-    many = {"device": devices, "node": nodes, "job": points(1.0)}
+    many = _units(devices, nodes)
     return tuple(
         FailureCause(
             name=name, rate=getattr(rates(spec, name), end) * many[one.per] * (1.0 - one.again), detection=one.detection + one.diagnosis,
             repair=one.repair, silent=one.silent, again=one.again,
         )
-        for name, one in spec.causes.items()
+        for name, one in spec.causes.items() if one.slowdown is None
     )  # fmt: skip
+
+
+def _slow(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[SlowCause, ...]:
+    """What slows such jobs and does not stop them, likewise."""
+    many = _units(devices, nodes)
+    return tuple(
+        SlowCause(name=name, rate=getattr(rates(spec, name), end) * many[one.per], length=one.detection + one.diagnosis,
+                  slowdown=one.slowdown)
+        for name, one in spec.causes.items() if one.slowdown is not None
+    )  # fmt: skip
+
+
+def _units(devices: Array, nodes: Array) -> Mapping[str, Array]:
+    """How many there are of what a rate may be of. [1]"""
+    return {"device": devices, "node": nodes, "job": points(1.0)}
 
 
 def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> SavedState:
@@ -154,12 +171,11 @@ def lasting_run(
     """
     assert scenario.reliability is not None  # the caller has looked
     found = interrupted(scenario, system, device, score, members)
-    low, high = (
-        expected(replace(found.run, causes=_causes(scenario.reliability, score.devices, found.run.nodes, end))) for end in ("low", "high")
-    )
+    ends = ((scenario.reliability, score.devices, found.run.nodes, end) for end in ("low", "high"))
+    low, high = (expected(replace(found.run, causes=_causes(*one), slow=_slow(*one))) for one in ends)
     shares, n = found.shares.shares, len(score)
     good = _ending(found.shares.goodput)
-    computing = (shares["useful"] + shares["shrunk"] + shares["lost_work"]) / good
+    computing = (shares["useful"] + shares["shrunk"] + shares["slowed"] + shares["lost_work"]) / good
     devices = score.devices + found.run.spares * system.devices_per_node
     whole = cost(step_time=score.step_time / good, devices=devices, step_energy=score.energy * computing)
     figures = {**cost_figures(whole), **run_figures(found, low, high, undisturbed.time)}
@@ -204,12 +220,22 @@ def levers(run: LongRun) -> Iterator[tuple[str, Array, LongRun]]:
             value = getattr(cause, name)
             if np.any(value > 0):
                 better = replace(cause, **{name: 0.9 * value})
-                yield f"{cause.name}.{name}", value, replace(run, causes=(*run.causes[:i], better, *run.causes[i + 1 :]))
+                yield f"{cause.name}.{name}", value, replace(run, causes=_instead(run.causes, i, better))
+    for i, slow in enumerate(run.slow):
+        for name in ("rate", "length"):
+            value = getattr(slow, name)
+            less = replace(slow, **{name: 0.9 * value})
+            yield f"{slow.name}.{'detection' if name == 'length' else name}", value, replace(run, slow=_instead(run.slow, i, less))
     for name in ("stall", "commit", "restart", "planned", "maintenance"):
         if np.any(getattr(run, name) > 0):
             yield name, getattr(run, name), replace(run, **{name: 0.9 * getattr(run, name)})
     if np.any(run.spares > 0):
         yield "spares", run.spares, replace(run, spares=np.ceil(1.1 * run.spares))
+
+
+def _instead(some: tuple[T, ...], i: int, better: T) -> tuple[T, ...]:
+    """The same with another one in a place."""
+    return (*some[:i], better, *some[i + 1 :])
 
 
 def gains(run: LongRun) -> dict[str, float]:
@@ -220,8 +246,9 @@ def gains(run: LongRun) -> dict[str, float]:
     """
     base = expected(run).goodput
     found = {name: float((1.0 - base / expected(better).goodput)[0]) for name, _, better in levers(run)}
-    for name in ("rate", "detection", "repair"):
-        all_better = replace(run, causes=tuple(replace(one, **{name: 0.9 * getattr(one, name)}) for one in run.causes))
+    for name, of_slow in (("rate", "rate"), ("detection", "length"), ("repair", None)):
+        slow = tuple(replace(one, **({of_slow: 0.9 * getattr(one, of_slow)} if of_slow else {})) for one in run.slow)
+        all_better = replace(run, causes=tuple(replace(one, **{name: 0.9 * getattr(one, name)}) for one in run.causes), slow=slow)
         found[f"all.{name}"] = float((1.0 - base / expected(all_better).goodput)[0])
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 

@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.base.arrays import Array, count, points
 
 # Where the time of a run goes; the shares add up to 1.
-KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk")
+KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk", "slowed")
 NEVER_FAILS = 1e-30  # the least rate that floats compute with: one failure in 1e22 years. [1/s]
 NONE = points(0.0)
 
@@ -42,6 +42,24 @@ class FailureCause:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class SlowCause:
+    """What slows a job and does not stop it, such as a device that is too hot: all others wait for it.
+
+    Attributes
+    ----------
+    name : for reports.
+    rate : of such periods in the whole job at any time, Poisson. [1/s]
+    length : of one in the mean, exponential. [s]
+    slowdown : how many times as long what the job does takes meanwhile; of several the slowest counts. [1]
+    """
+
+    name: str
+    rate: Array
+    length: Array
+    slowdown: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LongRun:
     """A job that fails and comes back.
 
@@ -58,6 +76,7 @@ class LongRun:
     replica : nodes of one data-parallel replica. [1]
     planned : planned stops while it runs, each after a checkpoint; at random in `renewal`, at equal distances in `events`. [1/s]
     maintenance : length of one, without its checkpoint and restart. [s]
+    slow : what slows it.
     """
 
     causes: tuple[FailureCause, ...]
@@ -71,10 +90,12 @@ class LongRun:
     replica: Array = field(default_factory=lambda: points(1.0))
     planned: Array = field(default_factory=_none)
     maintenance: Array = field(default_factory=_none)
+    slow: tuple[SlowCause, ...] = ()
 
     def __len__(self) -> int:
         own = (self.nodes, self.interval, self.stall, self.commit, self.restart, self.spares, self.replica, self.planned)
-        return count(*own, self.maintenance, *(array for one in self.causes for array in (one.rate, one.detection, one.repair)))
+        of_causes = (array for one in self.causes for array in (one.rate, one.detection, one.repair))
+        return count(*own, self.maintenance, *of_causes, *(array for one in self.slow for array in (one.rate, one.length)))
 
     @property
     def failures(self) -> Array:
@@ -99,7 +120,8 @@ class TimeShares:
     Attributes
     ----------
     shares : share of the time by kind, `KINDS_OF_TIME`; they add up to 1. [1]
-    by_cause : share of the time that each cause takes, planned stops as `maintenance`; with saving, shrinking and useful time 1. [1]
+    by_cause : share of the time that each cause takes, also by slowing, planned stops as `maintenance`; with saving, shrinking and useful
+        time 1. [1]
     interruptions : unplanned ones in calendar time. [1/s]
     missing : probability that a failure that takes a node out finds no spare. [1]
     away : nodes in repair, mean. [1]

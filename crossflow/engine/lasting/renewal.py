@@ -15,6 +15,10 @@ probability that nothing strikes in a restart, and p the part of each cause in l
 cause in the mean, with B = sum p (1 - q) / (1 - s q); of those that begin with cause c a restart is tried (1 + (1 - s) W) / (1 - s q) times,
 W the sum of all. Waiting for nodes takes the strikes of a burst for independent.
 
+Slow devices are periods that come at random and end by themselves; as many of a cause are under way as customers in an M/G/oo queue [4]_,
+Poisson of mean rate x length, and the slowest of all rules the job. They are independent of failures, so that in the mean all work of the
+run takes E[1 / slowdown] of its time.
+
 Exact are all parts but two. The wait for a node takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: it
 is exact without spares, and where restarts are short beside the time between failures; `events` has no such limit. An elastic job fails
 as often with fewer replicas as with all, and a repaired node joins it without a stop. An error that nobody has noticed yet hides others.
@@ -25,6 +29,8 @@ References
 .. [2] See `sparing`.
 .. [3] D. Tiwari, S. Gupta, S. Vazhkudai, "Lazy Checkpointing: Exploiting Temporal Locality in Failures to Mitigate Checkpointing Overheads
    on Extreme-Scale Systems", DSN 2014 (failures follow soon on failures).
+.. [4] L. Takacs, "Introduction to the Theory of Queues", Oxford 1962, Ch. 3 (whatever the law of lengths). T. Wu et al., "Falcon: Pinpointing
+   and Mitigating Stragglers for Large-Scale Hybrid-Parallel Training", arXiv:2410.12588, 2024 (periods of minutes to hours).
 """
 
 from __future__ import annotations
@@ -69,6 +75,16 @@ def _bursts(run: LongRun, struck: Array) -> tuple[list[Array], Array]:
     return after, struck * sum(after, np.zeros(1))
 
 
+def _slowed(run: LongRun) -> dict[str, Array]:
+    """Share of the work that is not done because of each cause of slowness, whose slowest one rules. [1]"""
+    found, faster = dict[str, Array](), np.ones(1)  # the latter is the probability that nothing slower is under way
+    for one in sorted(run.slow, key=lambda one: -one.slowdown):
+        present = -np.expm1(-one.rate * one.length)
+        found[one.name] = faster * present * (1.0 - 1.0 / one.slowdown)
+        faster = faster * (1.0 - present)
+    return found
+
+
 def expected(run: LongRun) -> TimeShares:
     """Where the time of a run goes in the mean over a long time; arrays of shape (n,)."""
     n, failures, stops = len(run), run.failures, run.stops
@@ -98,8 +114,10 @@ def expected(run: LongRun) -> TimeShares:
     vain = [spent if one.silent else NONE for spent, one in zip(detection, run.causes, strict=True)]
     done = computing - lost
     short = np.minimum(missing_replicas(run.spares, load, run.replica) * run.replica / run.nodes, 1.0) if run.elastic else NONE
+    slowed = {name: done * (1.0 - short) * share for name, share in _slowed(run).items()}
+    late = sum(slowed.values(), np.zeros(1))
     times = {
-        "useful": done * (1.0 - short), "saving": running - computing, "lost_work": lost + sum(vain, np.zeros(1)),
+        "useful": done * (1.0 - short) - late, "slowed": late, "saving": running - computing, "lost_work": lost + sum(vain, np.zeros(1)),
         "detection": sum(detection, np.zeros(1)) - sum(vain, np.zeros(1)), "restart": sum(restarting, np.zeros(1)),
         "waiting": sum(waiting, np.zeros(1)), "maintenance": upkeep + restarted, "shrunk": done * short,
     }  # fmt: skip
@@ -108,6 +126,7 @@ def expected(run: LongRun) -> TimeShares:
         one.name: wide((one.rate / stops * (computing - kept) + comes_back + spent + waits) / cycle, n)
         for one, comes_back, spent, waits in zip(run.causes, restarting, detection, waiting, strict=True)
     }
+    by_cause |= {name: wide(lost_by / cycle, n) for name, lost_by in slowed.items()}
     return TimeShares(
         shares=shares, by_cause={**by_cause, "maintenance": shares["maintenance"]},
         interruptions=wide(sum(often, np.zeros(1)) / cycle, n), missing=wide(missing, n),

@@ -41,7 +41,19 @@ class CauseSpec(FileModel):
     again: Finite = Field(
         default=0.0, ge=0.0, lt=1.0, description="share of its interruptions that strike right after the restart from another of them: bursts"
     )
+    slowdown: Finite | None = Field(
+        default=None,
+        ge=1.0,
+        description="of what slows the job and does not stop it: how many times as long steps take; it is over after detection and diagnosis",
+    )
     source: str = Field(default="", description="key of `sources`, in a file")
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> CauseSpec:
+        if self.slowdown is not None and (self.silent or self.again or self.repair.any()):
+            name = "silent" if self.silent else "again" if self.again else "repair"
+            raise ValueError(f"{name} is of what stops the job, and a slowdown does not; leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _one_rate(self) -> CauseSpec:
