@@ -11,7 +11,7 @@ from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
 from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
 from crossflow.engine.lasting.renewal import best_spares, expected
-from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas
+from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas, speed_without
 
 DAY = 86400.0
 
@@ -138,6 +138,29 @@ def test_an_elastic_job_lacks_whole_replicas_by_hand():
     assert found.shares["shrunk"][0] / (found.shares["shrunk"][0] + found.shares["useful"][0]) == pytest.approx(lacking / 4, rel=1e-6)
 
 
+def test_bubbles_take_the_work_of_broken_stages_by_hand():
+    """Eight replicas whose stages idle for a fifth of a step: with one missing seven do all of it in 8 / 7 x 0.8 < 1 of the time, with two
+    missing the others need 8 / 6 x 0.8 of it."""
+    lost = [1 - float(speed_without(points(k), points(8.0), points(0.2))[0]) for k in (0.0, 1.0, 2.0, 8.0)]
+    assert lost == pytest.approx([0, 0, 1 - 6 / 8 / 0.8, 1])
+    given = {"detection": 0.0, "repair": 2000.0, "interval": 1e-3, "nodes": 32.0, "replica": 4.0, "spares": 1.0, "elastic": True}
+    found = expected(a_run(1e-3, idle=0.2, **given)).shares
+    away = [math.exp(-2.0) * 2.0**k / math.factorial(k) for k in range(40)]
+    by_hand = sum(
+        share * max(0.0, 1 - (1 - min(math.ceil(max(k - 1, 0) / 4), 8) / 8) / 0.8) for k, share in enumerate(away)
+    )
+    assert found["shrunk"][0] / (found["shrunk"][0] + found["useful"][0]) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_more_bubbles_are_never_worse_and_none_are_an_elastic_job():
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        run = drawn_run(rng, elastic=True)
+        found = [expected(replace(run, idle=points(idle))).goodput[0] for idle in (0.0, 0.1, 0.3, 0.8)]
+        assert found == sorted(found)
+        assert found[0] == expected(run).goodput[0]
+
+
 def test_an_elastic_job_whose_nodes_are_all_away_does_nothing():
     shares = expected(a_run(1e-2, detection=0.0, repair=1e5, interval=10.0, nodes=16.0, replica=4.0, elastic=True)).shares
     assert shares["useful"][0] == 0.0
@@ -247,7 +270,7 @@ def test_the_number_of_spares_is_the_cheapest():
 @pytest.mark.parametrize(
     ("elastic", "seed", "more"),
     [(False, 11, {}), (False, 12, {}), (True, 13, {}), (False, 14, {"again": (0.3, 0.7), "spares": 9.0}), (True, 15, {"again": (0.5, 0.0)}),
-     (False, 16, {"slow": SLOW}), (True, 17, {"slow": SLOW, "again": (0.2, 0.2)})],
+     (False, 16, {"slow": SLOW}), (True, 17, {"slow": SLOW, "again": (0.2, 0.2)}), (True, 18, {"idle": 0.08, "spares": 0.0, "replica": 4.0})],
 )
 def test_events_agree_with_the_closed_form(elastic, seed, more):
     rng = np.random.default_rng(seed)

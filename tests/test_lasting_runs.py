@@ -75,6 +75,7 @@ def test_every_field_moves_an_answer(path):
 
 
 REFUSED = [
+    ("run.elastic", "reroute", "run.elastic: reroute: the pipeline has one stage, and no bubbles; give elastic: true, or another strategy"),
     ("run.failures", "rsc", "scenario: run.failures: unknown reliability file 'rsc'"),
     ("run.failures", "common", "scenario: run.failures: common has no causes; name another file, or write causes into the scenario"),
     ("run.failures", {}, "scenario: run.failures: no cause stands here; give one"),
@@ -100,6 +101,20 @@ def test_what_cannot_be_is_refused_in_a_sentence(path, value, sentence):
     with pytest.raises(CrossflowError) as caught:
         changed(path, value)
     assert sentence in str(caught.value)
+
+
+def test_peers_take_the_work_of_broken_stages_in_bubbles():
+    staged = files.replace(SCENARIO, ["strategy"], "tp8-pp4-dp256-mb1-z1", "")
+    given = {"tokens": 1e15, "failures": {"node": {**CAUSES["node"], "repair": "9 days"}}, "spares": 0}
+
+    def shrunk(elastic, strategy="tp8-pp4-dp256-mb1-z1"):
+        data = files.replace(files.replace(staged, ["strategy"], strategy, ""), ["run"], {**given, "elastic": elastic}, "")
+        return crossflow.predict(crossflow.from_dict(data)).run["shrunk_share"]
+
+    assert 0.0 < shrunk("reroute") < shrunk(True)
+    with pytest.raises(CrossflowError, match="there is one replica, whose stages have no peers"):
+        alone = files.replace(files.replace(staged, ["strategy"], "tp8-pp4-dp1", ""), ["system", "nodes"], 4, "")
+        crossflow.from_dict(files.replace(alone, ["run"], {**given, "elastic": "reroute"}, ""))
 
 
 def test_one_node_has_no_neighbours():

@@ -13,7 +13,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.scenario_file import RunLength
 from crossflow.answers.score import Score
 from crossflow.answers.steps.members import Members, own_members
-from crossflow.base.arrays import Array, points, wide
+from crossflow.base.arrays import Array, points, share_of, wide
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
@@ -70,6 +70,8 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
         planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
         maintenance=points(0.0) if maintenance is None else maintenance.length, slow=_slow(spec, score.devices, nodes),
     )  # fmt: skip
+    if length.elastic == "reroute":
+        run = replace(run, idle=share_of(score.breakdown.get("bubble", np.zeros(1)), score.step_time))
     given = length.spares
     run = replace(run, spares=points(float(given)) if isinstance(given, int) else best_spares(run))
     return Interrupted(run=run, saved=saved, shares=expected(run))

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, points
 from crossflow.engine.lasting.record import KINDS_OF_TIME, LongRun
+from crossflow.engine.lasting.sparing import speed_without
 
 MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
 PLANNED = "maintenance"
@@ -28,7 +29,7 @@ class RunSpan:
     end: float  # [s]
     kind: str  # of `KINDS_OF_TIME`; computing that is kept, with its saves, is ``useful``
     cause: str = ""  # what interrupted it, where something did
-    speed: float = 1.0  # share of the replicas that are there. [1]
+    speed: float = 1.0  # of its work, over that of a whole job which nothing slows. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,10 +124,9 @@ class _Job:
 
     @property
     def speed(self) -> float:
-        """Share of the replicas that have all their nodes. [1]"""
-        lacking = max(len(self.repairs) - self.run["spares"], 0.0)
-        gone = math.ceil(lacking / self.run["replica"]) * self.run["replica"]
-        return max(1.0 - gone / self.run["nodes"], 0.0)
+        """Speed with the replicas that have all their nodes, over that with all replicas. [1]"""
+        lacking = math.ceil(max(len(self.repairs) - self.run["spares"], 0.0) / self.run["replica"])
+        return float(speed_without(points(float(lacking)), points(self.run["nodes"] / self.run["replica"]), points(self.run["idle"]))[0])
 
 
 def _computed(run: Mapping[str, float], running: float) -> float:
@@ -147,7 +147,7 @@ class _Piece:
 
     begin: float
     end: float
-    replicas: float  # share of them that is there. [1]
+    replicas: float  # speed with those that are there, over that with all. [1]
     pace: float  # of these, over what it is where nothing slows them. [1]
 
     @property
@@ -216,7 +216,7 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
     work : time of computing that the run needs. [s]  spans : whether to list what happens when.
     """
     plain = {name: float(np.ravel(getattr(run, name))[0]) for name in ("nodes", "interval", "stall", "commit", "restart", "spares",
-        "replica", "planned", "maintenance")}  # fmt: skip
+        "replica", "idle", "planned", "maintenance")}  # fmt: skip
     rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
     slowness = _Slowness(run, np.random.default_rng([seed, draw, 1]))
     job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates, slowness=slowness)

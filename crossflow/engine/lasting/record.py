@@ -74,6 +74,7 @@ class LongRun:
     spares : further nodes, which stand in for broken ones. [1]
     elastic : whether it goes on with fewer replicas where nodes are missing, instead of waiting.
     replica : nodes of one data-parallel replica. [1]
+    idle : of an elastic job, the share of a step in which its stages have nothing to do and can take work of broken ones. [1]
     planned : planned stops while it runs, each after a checkpoint; at random in `renewal`, at equal distances in `events`. [1/s]
     maintenance : length of one, without its checkpoint and restart. [s]
     slow : what slows it.
@@ -88,6 +89,7 @@ class LongRun:
     spares: Array = field(default_factory=_none)
     elastic: bool = False
     replica: Array = field(default_factory=lambda: points(1.0))
+    idle: Array = field(default_factory=_none)
     planned: Array = field(default_factory=_none)
     maintenance: Array = field(default_factory=_none)
     slow: tuple[SlowCause, ...] = ()
@@ -95,7 +97,7 @@ class LongRun:
     def __len__(self) -> int:
         own = (self.nodes, self.interval, self.stall, self.commit, self.restart, self.spares, self.replica, self.planned)
         of_causes = (array for one in self.causes for array in (one.rate, one.detection, one.repair))
-        return count(*own, self.maintenance, *of_causes, *(array for one in self.slow for array in (one.rate, one.length)))
+        return count(*own, self.idle, self.maintenance, *of_causes, *(array for one in self.slow for array in (one.rate, one.length)))
 
     @property
     def failures(self) -> Array:

@@ -41,7 +41,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, points, wide
 from crossflow.engine.lasting.record import KINDS_OF_TIME, NONE, LongRun, TimeShares
-from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, missing_replicas
+from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, lost_speed
 
 _MOST = 600.0  # exponent, beyond which a job never gets on
 _ROUNDS = 3  # of the search for spares: a geometric grid, then two finer ones between its neighbours
@@ -113,7 +113,7 @@ def expected(run: LongRun) -> TimeShares:
     lost = failing * (computing - kept)
     vain = [spent if one.silent else NONE for spent, one in zip(detection, run.causes, strict=True)]
     done = computing - lost
-    short = np.minimum(missing_replicas(run.spares, load, run.replica) * run.replica / run.nodes, 1.0) if run.elastic else NONE
+    short = lost_speed(run.spares, load, run.replica, run.nodes / run.replica, run.idle) if run.elastic else NONE
     slowed = {name: done * (1.0 - short) * share for name, share in _slowed(run).items()}
     late = sum(slowed.values(), np.zeros(1))
     times = {
