@@ -44,6 +44,7 @@ FIELDS = {
     "run.failures.node.per": "device", "run.failures.node.detection": "9 min", "run.failures.node.diagnosis": "9 min",
     "run.failures.node.repair": "9 h", "run.failures.node.silent": True, "run.failures.node.again": 0.4, "run.failures.node.slowdown": 1.5,
     "run.checkpoint.kind": "synchronous", "run.checkpoint.to": "neighbours", "run.checkpoint.layout": "consolidated",
+    "run.checkpoint.links": "shared",
     "run.checkpoint.interval": "900 s", "run.checkpoint.steps": 100, "run.checkpoint.bandwidth": "100 MB/s",
     "run.checkpoint.storage_bandwidth": "10 GB/s",
     "run.restart.schedule": "9 min", "run.restart.load": "9 min", "run.restart.warm_up": "9 min",

@@ -20,6 +20,7 @@ DOORS = {
     "lasting.intervals": ("best_interval",),
     "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "SlowCause", "TimeShares"),
     "lasting.renewal": ("best_spares", "expected"),
+    "lasting.saving": ("written_beside",),
     "lasting.spec": ("CheckpointSpec", "MaintenanceSpec", "Reliability", "ReliabilitySpec", "RestartSpec", "common",
         "load_named", "load_reliability", "rates"),
     "loops": ("COPIES",),

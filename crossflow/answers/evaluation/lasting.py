@@ -13,13 +13,14 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.scenario_file import RunLength
 from crossflow.answers.score import Score
 from crossflow.answers.steps.members import Members, own_members
-from crossflow.base.arrays import Array, points, share_of, wide
+from crossflow.base.arrays import Array, divide, points, share_of, wide
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
 from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, SlowCause, TimeShares
 from crossflow.engine.lasting.renewal import best_spares, expected
+from crossflow.engine.lasting.saving import written_beside
 from crossflow.engine.lasting.spec import CheckpointSpec, Reliability, RestartSpec, common, rates
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import RunCost
@@ -41,6 +42,12 @@ class SavedState:
     stall: Array  # [s]
     commit: Array  # [s]
     load: Array  # [s]
+    slowing: Array  # what steps lose beside each that is written over their links. [s]
+
+    @property
+    def costs(self) -> Array:
+        """Time of computing that each takes. [s]"""
+        return self.stall + self.slowing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,7 +72,7 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     restart = sum(restart_times(length, spec, saved.load).values(), np.zeros(1))
     maintenance = length.maintenance
     run = LongRun(
-        causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.stall, commit=saved.commit,
+        causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.costs, commit=saved.commit,
         restart=restart, elastic=bool(length.elastic), replica=np.maximum(nodes / _replicas(members), 1.0),
         planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
         maintenance=points(0.0) if maintenance is None else maintenance.length, slow=_slow(spec, score.devices, nodes),
@@ -134,9 +141,13 @@ def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, sc
         load = written + own / bus
     copied = own / bus
     behind = spec.kind == "behind"
+    commit, slowing = written if behind else points(0.0), points(0.0)
+    if behind and (spec.links or ("shared" if spec.to == "neighbours" else "own")) == "shared" and device.inter is not None:
+        rate = np.minimum(divide(own, written * device.inter.bandwidth), 1.0)
+        commit, slowing = written_beside(written, np.where(np.isfinite(written), rate, 0.0), score.port_use)
     return SavedState(
-        size=size, device=wide(own, len(score)), stall=copied if behind else np.maximum(copied, written),
-        commit=written if behind else points(0.0), load=load,
+        size=size, device=wide(own, len(score)), stall=copied if behind else np.maximum(copied, written), commit=commit, load=load,
+        slowing=slowing,
     )  # fmt: skip
 
 
@@ -158,7 +169,7 @@ def _interval(spec: CheckpointSpec, saved: SavedState, failures: Array, step_tim
     if spec.steps is not None:
         return np.asarray(np.maximum(spec.steps * step, least))
     if isinstance(spec.interval, str):
-        return best_interval(saved.stall, failures, least)
+        return best_interval(saved.costs, failures, least)
     return np.asarray(np.maximum(spec.interval, least))
 
 
@@ -207,7 +218,8 @@ def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration:
         "undisturbed_time_s": duration, "interruptions": shares.interruptions * duration / _ending(shares.goodput),
         "mean_time_between_interruptions_s": 1.0 / np.maximum(shares.interruptions, NEVER_FAILS),
         "spares": run.spares, "nodes_in_repair": shares.away,
-        "checkpoint_interval_s": run.interval, "checkpoint_stall_s": run.stall, "checkpoint_commit_s": run.commit,
+        "checkpoint_interval_s": run.interval, "checkpoint_stall_s": found.saved.stall, "checkpoint_commit_s": run.commit,
+        "checkpoint_slowing_s": found.saved.slowing,
         "checkpoint_bytes": found.saved.size, "restart_s": run.restart,
         **{f"{kind}_share": shares.shares[kind] for kind in KINDS_OF_TIME[1:]},
         **{f"cause.{name}_share": share for name, share in shares.by_cause.items() if name != "maintenance"},

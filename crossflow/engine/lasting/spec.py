@@ -127,12 +127,19 @@ class CheckpointSpec(FileModel):
     bandwidth: Bandwidth | None = Field(
         default=None, description="what one node reads and writes on the storage; 1 GB/s is assumed where absent"
     )
+    links: Literal["own", "shared"] | None = Field(
+        default=None,
+        description="of `behind`, whether it is written over the links between nodes that steps send over, and both are slowed; shared, where"
+        " absent, to neighbours, and own to storage, which then has a network of its own",
+    )
     storage_bandwidth: Bandwidth | None = Field(default=None, description="what the storage delivers to all nodes; no limit where absent")
 
     @model_validator(mode="after")
     def _means_something(self) -> CheckpointSpec:
         if self.steps is not None and self.interval != "auto":
             raise ValueError("give one of interval and steps")
+        if self.links == "shared" and self.kind == "synchronous":
+            raise ValueError("links: no step runs while a synchronous checkpoint is written; leave it out")
         if self.to == "neighbours" and (self.bandwidth is not None or self.storage_bandwidth is not None):
             raise ValueError("bandwidth and storage_bandwidth are of a storage, and it is written to neighbours; leave them out")
         return self
