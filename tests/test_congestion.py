@@ -86,9 +86,7 @@ def test_the_seed_decides_and_the_mean_does_not_depend_on_it():
 @pytest.mark.parametrize("placement", ["spread", "by-rail"])
 def test_the_order_of_other_jobs_matters_only_where_they_lie_one_after_the_other(placement):
     some = jobs({"devices": 32, "duty": 0.5}, {"devices": 48, "traffic": "all-to-all", "duty": 0.3}, {"devices": 64, "duty": 0.9})
-    found = {
-        of(Congestion(placement=placement, jobs=order), network(16, over=3.0)).factors for order in itertools.permutations(some)
-    }
+    found = {of(Congestion(placement=placement, jobs=order), network(16, over=3.0)).factors for order in itertools.permutations(some)}
     assert len(found) == 1
 
 

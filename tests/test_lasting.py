@@ -146,9 +146,7 @@ def test_bubbles_take_the_work_of_broken_stages_by_hand():
     given = {"detection": 0.0, "repair": 2000.0, "interval": 1e-3, "nodes": 32.0, "replica": 4.0, "spares": 1.0, "elastic": True}
     found = expected(a_run(1e-3, idle=0.2, **given)).shares
     away = [math.exp(-2.0) * 2.0**k / math.factorial(k) for k in range(40)]
-    by_hand = sum(
-        share * max(0.0, 1 - (1 - min(math.ceil(max(k - 1, 0) / 4), 8) / 8) / 0.8) for k, share in enumerate(away)
-    )
+    by_hand = sum(share * max(0.0, 1 - (1 - min(math.ceil(max(k - 1, 0) / 4), 8) / 8) / 0.8) for k, share in enumerate(away))
     assert found["shrunk"][0] / (found["shrunk"][0] + found["useful"][0]) == pytest.approx(by_hand, rel=1e-6)
 
 
@@ -269,8 +267,16 @@ def test_the_number_of_spares_is_the_cheapest():
 @pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("elastic", "seed", "more"),
-    [(False, 11, {}), (False, 12, {}), (True, 13, {}), (False, 14, {"again": (0.3, 0.7), "spares": 9.0}), (True, 15, {"again": (0.5, 0.0)}),
-     (False, 16, {"slow": SLOW}), (True, 17, {"slow": SLOW, "again": (0.2, 0.2)}), (True, 18, {"idle": 0.08, "spares": 0.0, "replica": 4.0})],
+    [
+        (False, 11, {}),
+        (False, 12, {}),
+        (True, 13, {}),
+        (False, 14, {"again": (0.3, 0.7), "spares": 9.0}),
+        (True, 15, {"again": (0.5, 0.0)}),
+        (False, 16, {"slow": SLOW}),
+        (True, 17, {"slow": SLOW, "again": (0.2, 0.2)}),
+        (True, 18, {"idle": 0.08, "spares": 0.0, "replica": 4.0}),
+    ],
 )
 def test_events_agree_with_the_closed_form(elastic, seed, more):
     rng = np.random.default_rng(seed)

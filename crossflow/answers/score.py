@@ -33,7 +33,8 @@ PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bou
 OVERFULL_SECOND = "needs {far} of second memory per device, {far_lack} more than its {far_room}"
 # Paths whose values have no order, so that no line between two of them means anything.
 CHOSEN = ("strategy", "system", "system.template", "software", "workload", "workload.model", "model", "on")
-UNTOLD = ("reason", "trust", "rent", "normalised_devices", "port_use", "points", "units")  # of which other columns are made, and what is no figure
+# Fields of which other columns are made, and what is no figure.
+UNTOLD = ("reason", "trust", "rent", "normalised_devices", "port_use", "points", "units")
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
 UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -195,9 +195,7 @@ def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: 
     return kept
 
 
-def _kept(
-    run: Mapping[str, float], pieces: Iterator[_Piece], readable: float, left: float
-) -> tuple[list[_Piece], float, float | None]:
+def _kept(run: Mapping[str, float], pieces: Iterator[_Piece], readable: float, left: float) -> tuple[list[_Piece], float, float | None]:
     """Pieces as far as the run needs them, work that is kept [s], and when the run ends, if it does: where nothing is `left`. [s]"""
     used, work, kept = list[_Piece](), 0.0, 0.0
     for one in pieces:

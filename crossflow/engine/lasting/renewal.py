@@ -12,8 +12,8 @@ ends a cycle. They come at random here, and at equal distances in `events`.
 
 Failures come in bursts [3]_: one of cause c strikes again with probability q as soon as the job has restarted. With s = exp(-l R), the
 probability that nothing strikes in a restart, and p the part of each cause in l, a failure leads to p / (1 - s q) / (s B) strikes of each
-cause in the mean, with B = sum p (1 - q) / (1 - s q); of those that begin with cause c a restart is tried (1 + (1 - s) W) / (1 - s q) times,
-W the sum of all. Waiting for nodes takes the strikes of a burst for independent.
+cause in the mean, with B = sum p (1 - q) / (1 - s q); of those that begin with cause c a restart is tried
+(1 + (1 - s) W) / (1 - s q) times, W the sum of all. Waiting for nodes takes the strikes of a burst for independent.
 
 Slow devices are periods that come at random and end by themselves; as many of a cause are under way as customers in an M/G/oo queue [4]_,
 Poisson of mean rate x length, and the slowest of all rules the job. They are independent of failures, so that in the mean all work of the
@@ -29,8 +29,8 @@ References
 .. [2] See `sparing`.
 .. [3] D. Tiwari, S. Gupta, S. Vazhkudai, "Lazy Checkpointing: Exploiting Temporal Locality in Failures to Mitigate Checkpointing Overheads
    on Extreme-Scale Systems", DSN 2014 (failures follow soon on failures).
-.. [4] L. Takacs, "Introduction to the Theory of Queues", Oxford 1962, Ch. 3 (whatever the law of lengths). T. Wu et al., "Falcon: Pinpointing
-   and Mitigating Stragglers for Large-Scale Hybrid-Parallel Training", arXiv:2410.12588, 2024 (periods of minutes to hours).
+.. [4] L. Takacs, "Introduction to the Theory of Queues", Oxford 1962, Ch. 3 (whatever the law of lengths). T. Wu et al., "Falcon:
+   Pinpointing and Mitigating Stragglers for Large-Scale Hybrid-Parallel Training", arXiv:2410.12588, 2024 (from seconds to ten hours).
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A device writes at the rate w, as a part of what its link carries, and its steps send in a part d of their time, as fast as the link lets
 them. While both do, rates are max-min fair [1]_: the writer has min(w, 1/2) and the step the rest. The step then goes on 1 - d + d f times
-as slowly, f = 1 / (1 - min(w, 1/2)), as where none of its messages hide; it sends for the part d f / (1 - d + d f) of the time, in which the
-writer may have less than w. Of a writer that fills the link (w = 1) writing takes 1 + d times as long, and what steps lose is d times what it
-takes alone: the link carries the bytes of both, and is never idle.
+as slowly, f = 1 / (1 - min(w, 1/2)), as where none of its messages hide; it sends for the part d f / (1 - d + d f) of the time, in which
+the writer may have less than w. Of a writer that fills the link (w = 1) writing takes 1 + d times as long, and what steps lose is
+d times what it takes alone: the link carries the bytes of both, and is never idle.
 
 Where checkpoint traffic is put into gaps that steps leave, as GEMINI does [2]_, nothing is lost: that is `links: own`.
 

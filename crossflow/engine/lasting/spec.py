@@ -39,12 +39,15 @@ class CauseSpec(FileModel):
     repair: Time = Field(default=points(0.0), description="mean time for which a node is away; 0 where none is taken out")
     silent: Flag = Field(default=False, description="whether it is a silent error: work since the error is lost")
     again: Finite = Field(
-        default=0.0, ge=0.0, lt=1.0, description="share of its interruptions that strike right after the restart from another of them: bursts"
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of its interruptions that strike right after the restart from another of them: bursts",
     )
     slowdown: Finite | None = Field(
         default=None,
         ge=1.0,
-        description="of what slows the job and does not stop it: how many times as long steps take; it is over after detection and diagnosis",
+        description="of what slows the job and does not stop it, for detection and diagnosis: how many times as long steps take",
     )
     source: str = Field(default="", description="key of `sources`, in a file")
 
@@ -129,8 +132,8 @@ class CheckpointSpec(FileModel):
     )
     links: Literal["own", "shared"] | None = Field(
         default=None,
-        description="of `behind`, whether it is written over the links between nodes that steps send over, and both are slowed; shared, where"
-        " absent, to neighbours, and own to storage, which then has a network of its own",
+        description="of `behind`, whether it is written over the links between nodes that steps send over, and both are slowed; where"
+        " absent, shared to neighbours, and own to storage, which then has a network of its own",
     )
     storage_bandwidth: Bandwidth | None = Field(default=None, description="what the storage delivers to all nodes; no limit where absent")
 

@@ -246,7 +246,7 @@ def slowdown(
     names, counts = np.unique(bottleneck, return_counts=True)
     return Slowdown(
         factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile,
-        ways=tuple(divide(1.0, nearest).tolist()) if pattern == "handover" else (),
+        ways=tuple((1.0 / nearest).tolist()) if pattern == "handover" else (),
     )  # fmt: skip
 
 
