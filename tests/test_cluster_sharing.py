@@ -1,5 +1,6 @@
 """Jobs of a cluster that share links: laws, cases by hand, events beside a naive second way, and what files may say."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -239,14 +240,64 @@ def test_backfill_by_hand_of_jobs_that_slow_each_other():
     assert found.start.tolist() == [0.0, 0.0, 20.0, 30.0, 0.0]
 
 
-def test_engines_refuse_policies_that_take_devices_away():
-    one = np.ones(1)
-    jobs = ClusterJobs(
-        arrival=0 * one, devices=one.astype(int), time=one, power=one, expected=one, priority=one.astype(int), save=0 * one, load=0 * one,
-        interval=one, preemptible=one > 0,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="what they lose to others then is not known"):
-        scheduled(jobs, ClusterRoom(devices=1), SchedulerPolicy(kind="preemptive"), lambda running: [1.0])
+TAKES = [
+    SchedulerPolicy(kind="gang", quantum=2.0), SchedulerPolicy(kind="preemptive"), SchedulerPolicy(kind="preemptive", preemption="kill"),
+]  # fmt: skip
+
+
+def taken_from(seed, slower=1.0):
+    """Jobs of several priorities that save and load, and whose work takes so many times as long."""
+    rng, n = np.random.default_rng(seed), 60
+    given = {"priority": rng.integers(0, 3, n), "preemptible": rng.uniform(size=n) < 0.9, "arrival": np.sort(rng.uniform(0, 4.5 * n, n))}
+    jobs, slows = meeting(n, seed, **given, lasting=None)
+    given = {"save": np.full(n, 0.1), "load": np.full(n, 0.2), "time": slower * jobs.time, "expected": slower * jobs.expected}
+    return dataclasses.replace(jobs, **given, interval=np.full(n, 0.7 * slower)), slows
+
+
+@pytest.mark.parametrize("policy", TAKES, ids=lambda one: f"{one.kind} {one.preemption}")
+@pytest.mark.parametrize("seed", range(3))
+def test_where_all_are_as_slow_as_each_other_devices_are_taken_as_from_longer_jobs(policy, seed):
+    (plain, _), (longer, _), room = taken_from(seed), taken_from(seed, 2.0), ClusterRoom(devices=10)
+    found = scheduled(plain, room, policy, lambda running: [2.0] * len(running))
+    alone = scheduled(longer, room, policy)
+    assert found.preemptions.sum() > 4
+    assert found.preemptions.tolist() == alone.preemptions.tolist()
+    assert found.end == pytest.approx(alone.end)
+    for kind, times in found.stays.times.items():
+        assert times.sum() == pytest.approx(alone.stays.times[kind].sum(), abs=1e-6)
+    assert scheduled(plain, room, policy, lambda running: [1.0] * len(running)).end == pytest.approx(scheduled(plain, room, policy).end)
+
+
+@pytest.mark.parametrize("policy", TAKES, ids=lambda one: f"{one.kind} {one.preemption}")
+@pytest.mark.parametrize("seed", range(3))
+def test_jobs_that_slow_each_other_and_lose_devices_do_all_of_their_work(policy, seed):
+    jobs, slower = taken_from(seed)
+    found = scheduled(jobs, ClusterRoom(devices=10), policy, slower)
+    assert found.preemptions.sum() > 4
+    times = found.stays.times
+    assert all((one >= -1e-9).all() for one in times.values())
+    ran = np.bincount(found.stays.job, times["useful"])
+    assert (ran >= jobs.time - 1e-9).all()
+    if policy.preemption == "save":
+        assert found.alone == pytest.approx(jobs.time)  # and none twice
+    else:
+        assert (found.alone >= jobs.time - 1e-9).all()
+        assert found.alone.sum() > jobs.time.sum() + 0.5
+
+
+def test_work_since_the_last_checkpoint_is_lost_by_hand():
+    """A job of 10 s is half as fast beside the first 4 s of another one, and alone for 2 s: of 4 s of work it has saved 3. At 6 s an
+    important one takes its devices for 5 s; what was done in its last second is done again, in the 7 s that are left."""
+    given = {
+        "arrival": np.array([0.0, 0.0, 6.0]), "devices": np.array([4, 4, 8]), "time": np.array([10.0, 2.0, 5.0]),
+        "expected": np.array([10.0, 2.0, 5.0]), "priority": np.array([0, 0, 1]), "preemptible": np.array([True, False, False]),
+        "interval": np.full(3, 3.0), "lasting": None,
+    }  # fmt: skip
+    jobs, _ = meeting(3, 0, **given)
+    policy = SchedulerPolicy(kind="preemptive", preemption="kill")
+    found = scheduled(jobs, ClusterRoom(devices=8), policy, lambda running: [float(len(running))] * len(running))
+    assert found.end.tolist() == [18.0, 4.0, 11.0]
+    assert found.stays.times["lost_work"].sum() == pytest.approx(1.0)
 
 
 # -------------------------------------------------------------------------------------------- files
@@ -259,7 +310,6 @@ def inter(**given):
 @pytest.mark.parametrize(
     ("jobs", "given", "sentence"),
     [
-        ((TRAINS,), {"scheduler": "preemptive"}, "what jobs lose that preemptive takes devices from is not known; take backfill"),
         ((sending(0.5),), {"links": "own"}, "jobs[0].sends: only links: shared looks at it"),
         ((TRAINS,), inter(topology="switch", group=None, oversubscription=None), "on a switch nothing is shared"),
         ((TRAINS,), inter(congestion={"jobs": [{"devices": 8}]}), "the jobs of the cluster are the others; leave it out"),
@@ -272,6 +322,16 @@ def test_what_cannot_be_is_said(jobs, given, sentence):
     with pytest.raises(SpecError) as error:
         cluster(*jobs, **given)
     assert sentence in str(error.value)
+
+
+def test_an_important_job_takes_devices_from_one_that_others_slow():
+    jobs = (sending(0.5, devices=64), sending(1.0, devices=64), {**FACT, "devices": 64, "arrival": "30 min", "priority": 1})
+    found = cluster(*jobs, scheduler="preemptive")
+    assert found.found.preemptions.tolist() == [0, 1, 0]
+    assert found.shared[0] > 1.0
+    assert found.shared[2] == 1.0
+    hours = {one["name"]: one["device_hours"] for one in found.to_dict()["classes"]}
+    assert sum(hours.values()) == pytest.approx(found.to_dict()["device_hours"]["useful"])
 
 
 def test_what_links_cost_is_told():
