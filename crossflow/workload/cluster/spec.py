@@ -192,8 +192,8 @@ class ClusterFile(FileModel):
     )
     links: Literal["own", "shared"] = Field(
         "own",
-        description="own: no job slows another; shared: jobs that run at once share links between nodes, of a fat tree or dragonfly, of"
-        " `fifo` and `backfill`; `system.network.inter.congestion` says how",
+        description="own: no job slows another; shared: jobs that run at once share links between nodes, of a fat tree or dragonfly;"
+        " `system.network.inter.congestion` says how",
     )
     power_cap: Power | None = Field(None, description="most that the cluster may draw at the wall; jobs wait for power as for devices")
     idle_power: Power | None = Field(
