@@ -115,6 +115,12 @@ def test_keys_and_values_pass_the_links_of_their_leaves_also_alone(data):
         assert to_first_token(over, {"routing": "adaptive"}) == pytest.approx(to_first_token(over), rel=1e-12)
 
 
+def test_a_dragonfly_that_no_service_fills_needs_no_places():
+    fly = {"topology": "dragonfly", "group": 4}
+    found = crossflow.predict({**STEADY, "strategy": "tp8-dp3", "system": {**SYSTEM, "nodes": 3, "network": {"inter": fly}}})
+    assert np.isfinite(found.serving["ttft_s"])
+
+
 def test_each_token_takes_as_many_times_as_long_as_the_leaf_has_fewer_links():
     def sent(over):
         one = crossflow.load(REPLAYED, {"system.network.inter.oversubscription": over})
