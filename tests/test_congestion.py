@@ -15,7 +15,7 @@ from crossflow.program.builder import ProgramBuilder
 from crossflow.program.file import write_program
 from crossflow.program.kernels import Product
 
-PATTERNS = ("ring", "chain", "all-to-all", "tree")
+PATTERNS = ("ring", "chain", "all-to-all", "tree", "gather", "scatter")
 
 
 def network(nodes, width=8, kind="fat-tree", group=4, over=1.0):
@@ -83,6 +83,13 @@ def test_the_seed_decides_and_the_mean_does_not_depend_on_it():
     assert one.mean <= one.tail
 
 
+@pytest.mark.parametrize("placement", ["spread", "by-rail"])
+def test_the_order_of_other_jobs_matters_only_where_they_lie_one_after_the_other(placement):
+    some = jobs({"devices": 32, "duty": 0.5}, {"devices": 48, "traffic": "all-to-all", "duty": 0.3}, {"devices": 64, "duty": 0.9})
+    found = {of(Congestion(placement=placement, jobs=order), network(16, over=3.0)).factors for order in itertools.permutations(some)}
+    assert len(found) == 1
+
+
 # -------------------------------------------------------------------------------------------- by hand
 
 
@@ -118,6 +125,23 @@ def test_neighbours_on_the_same_leaves_halve_what_is_oversubscribed_by_hand():
     # to itself while the neighbour is silent, one device of each sends all it has out: no slower than its port.
     silent = Congestion(routing="adaptive", placement="spread", jobs=jobs({**other, "duty": 0.0}))
     assert of(silent, net, "all-to-all").mean == pytest.approx(3 / 4)
+
+
+@pytest.mark.parametrize("pattern", ["gather", "scatter"])
+def test_a_gather_has_one_port_to_fill_by_hand(pattern):
+    # Leaves of two own nodes and two of a ring, with 8 links out for 32 ports. The ring sends 8 streams into each leaf, the gather 6 of 7
+    # parts of one into that of the root (the seventh is of a node beside it): together 8.86 over 8 links.
+    net, shared = network(8, over=4.0), Congestion(routing="adaptive", placement="spread", jobs=jobs({"devices": 64}))
+    found = slowdown(shared, net, 1, 64, pattern)
+    assert found.priced == pytest.approx((8 + 6 / 7) / 8)
+    assert of(shared, net, "ring").priced == pytest.approx(2.0)
+    # With eight groups, one for each place in the nodes, eight roots have as many ports.
+    assert of(shared, net, pattern).priced == pytest.approx((8 + 8 * 6 / 7) / 8)
+
+
+def test_gathers_and_scatters_are_each_other_backwards():
+    net, shared = network(16, over=4.0), Congestion(placement="spread", routing="adaptive", jobs=jobs({"devices": 128, "duty": 0.5}))
+    assert of(shared, net, "gather").factors == pytest.approx(of(shared, net, "scatter").factors)
 
 
 def test_keys_and_values_that_are_handed_over_load_the_links_of_both_sides_by_hand():
@@ -358,6 +382,33 @@ def test_a_program_tells_of_messages_between_nodes_and_of_no_others(tmp_path):
     for (name, ranks), pattern in zip(rows, ("ring", "all-to-all"), strict=True):
         alone = slowdown(shared, net, rows[name, ranks]["devices_apart"], ranks, pattern)
         assert rows[name, ranks]["slowdown"] == pytest.approx(alone.priced, rel=1e-12)
+
+
+def messages(tmp_path, *collectives):
+    """The path of a program of 64 devices that sends some collectives among all of them."""
+    built = ProgramBuilder(name="rooted", dtype="bf16", axes={"all": 64})
+    built.compute("up", Product(m=4096, n=4096, k=4096))
+    for collective in collectives:
+        built.send(collective, 1e9, ["all"])
+    return str(write_program(built.build(samples=8), tmp_path / "rooted.program.json"))
+
+
+def test_a_gather_of_a_program_loses_what_its_root_does(tmp_path):
+    program = messages(tmp_path, "gather", "scatter", "reduce", "all_gather")
+    told = crossflow.predict({"system": TRAINING["system"], "workload": program}, {SHARED: BUSY}).to_dict()["congestion"]["collectives"]
+    lost = {row["collective"]: row["slowdown"] for row in told}
+    assert 1.0 <= lost["gather"] < lost["reduce"] <= lost["all_gather"]
+
+
+def test_the_root_of_a_gather_fills_no_oversubscribed_links_by_itself(tmp_path):
+    program, system = messages(tmp_path, "gather"), TRAINING["system"]
+
+    def time(over, program=program):
+        return float(crossflow.predict({"system": system, "workload": program}, {"system.network.inter.oversubscription": over}).step_time)
+
+    assert time(16) == pytest.approx(time(1), rel=1e-9)  # 16 ports of a leaf share one link, which is what the root's port takes
+    assert time(64) > 1.5 * time(1)
+    assert time(16, messages(tmp_path, "all_gather")) > 1.5 * time(1)
 
 
 def test_points_of_a_sweep_are_their_own_predictions():

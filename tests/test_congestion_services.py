@@ -96,6 +96,52 @@ def test_handing_over_is_never_faster_than_alone_wherever_engines_are(seed, rout
     assert factors(*silent, routing="adaptive") == pytest.approx(1.0, rel=1e-12)
 
 
+@BOTH
+def test_keys_and_values_pass_the_links_of_their_leaves_also_alone(data):
+    """Leaves of two nodes, the first two with the replica, the third with the workers: eight ports of one of them have 16 / o links out."""
+    narrow = "system.network.inter.oversubscription"
+    whole = {**data, "strategy": "tp16-dp2", "system": {**SYSTEM, "nodes": 4}}
+
+    def to_first_token(over, congestion=None):
+        found = crossflow.predict(crossflow.load(whole, {narrow: over, SHARED: congestion}))
+        return float(found.serving["ttft_s"])
+
+    wide = to_first_token(1)
+    assert to_first_token(2) == pytest.approx(wide, rel=1e-12)
+    four, eight = (to_first_token(over) - wide for over in (4, 8))
+    assert four > 1e-3
+    assert eight == pytest.approx(3 * four, rel=0.05)  # (16 / 8) and (16 / 4) links fewer than ports: 2 and 4 times as long
+    for over in (4, 8):
+        assert to_first_token(over, {"routing": "adaptive"}) == pytest.approx(to_first_token(over), rel=1e-12)
+
+
+def test_a_dragonfly_that_no_service_fills_needs_no_places():
+    fly = {"topology": "dragonfly", "group": 4}
+    found = crossflow.predict({**STEADY, "strategy": "tp8-dp3", "system": {**SYSTEM, "nodes": 3, "network": {"inter": fly}}})
+    assert np.isfinite(found.serving["ttft_s"])
+
+
+def test_each_token_takes_as_many_times_as_long_as_the_leaf_has_fewer_links():
+    def sent(over):
+        one = crossflow.load(REPLAYED, {"system.network.inter.oversubscription": over})
+        return engines_of(one, requests_of(one)).sent
+
+    (fixed, each), (later, slower) = sent(1), sent(8)
+    assert slower == pytest.approx(4 * each, rel=1e-9)
+    assert later == pytest.approx(fixed, rel=1e-6)
+
+
+@pytest.mark.parametrize("draws", [64, 1000])
+def test_moments_take_every_way_alike(draws):
+    # Two leaves of four nodes of one device, oversubscription 4. Three of four receivers are on the leaf of five that is full.
+    net, part = small(5, 3, group=4, over=4.0)
+    found = np.array(handed_over(Congestion(routing="adaptive", draws=draws), net, part).ways)
+    assert found.mean() == pytest.approx(1.0)  # one stream passes one link
+    net, part = small(5, 3, group=4, over=8.0)
+    found = np.array(handed_over(Congestion(routing="adaptive", draws=draws), net, part).ways)
+    assert found.mean() == pytest.approx((4 * 2 + 1 * 1) / 5, abs=1.5 / draws)  # but to the node on the workers' own leaf
+
+
 # -------------------------------------------------------------------------------------------- by hand
 
 

@@ -9,27 +9,35 @@ import pytest
 from crossflow.base.arrays import points
 from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
-from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
 from crossflow.engine.lasting.renewal import best_spares, expected
-from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas
+from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas, speed_without
 
 DAY = 86400.0
 
 
-def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, **given):
-    causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair))]
+SLOW = ((1e-4, 3000.0, 1.25), (2e-5, 9000.0, 2.0))
+
+
+def a_run(rate, *, detection=60.0, repair=3600.0, silent=0.0, latency=3600.0, elastic=False, again=(0.0, 0.0), slow=(), **given):
+    first, second = again
+    causes = [FailureCause(name="node", rate=points(rate), detection=points(detection), repair=points(repair), again=first)]
     if silent:
-        causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True))
-    return LongRun(causes=tuple(causes), elastic=elastic, **{"nodes": points(64.0), **{key: points(value) for key, value in given.items()}})
+        causes.append(FailureCause(name="silent", rate=points(silent), detection=points(latency), silent=True, again=second))
+    slow = tuple(SlowCause(name=f"slow {i}", rate=points(r), length=points(t), slowdown=s) for i, (r, t, s) in enumerate(slow))
+    given = {"nodes": points(64.0), **{key: points(value) for key, value in given.items()}}
+    return LongRun(causes=tuple(causes), elastic=elastic, slow=slow, **given)
 
 
-def drawn_run(rng, elastic=False):
-    return a_run(
-        10 ** rng.uniform(-5.0, -3.7), detection=rng.uniform(0, 300), repair=10 ** rng.uniform(2.5, 4), silent=10 ** rng.uniform(-6, -5),
-        interval=10 ** rng.uniform(2, 3.5), stall=rng.uniform(0, 60), commit=rng.uniform(0, 100), restart=rng.uniform(10, 900),
-        spares=float(rng.integers(0, 5)), planned=10 ** rng.uniform(-7, -5), maintenance=rng.uniform(0, 7200),
-        replica=float(rng.choice([1, 4, 8])), elastic=elastic,
-    )  # fmt: skip
+def drawn_run(rng, elastic=False, **more):
+    """A run at random, but for what is given."""
+    drawn = {
+        "rate": 10 ** rng.uniform(-5.0, -3.7), "detection": rng.uniform(0, 300), "repair": 10 ** rng.uniform(2.5, 4),
+        "silent": 10 ** rng.uniform(-6, -5), "interval": 10 ** rng.uniform(2, 3.5), "stall": rng.uniform(0, 60),
+        "commit": rng.uniform(0, 100), "restart": rng.uniform(10, 900), "spares": float(rng.integers(0, 5)),
+        "planned": 10 ** rng.uniform(-7, -5), "maintenance": rng.uniform(0, 7200), "replica": float(rng.choice([1, 4, 8])),
+    }  # fmt: skip
+    return a_run(**{**drawn, "elastic": elastic, **more})
 
 
 def test_without_anything_else_it_is_dalys_complete_model():
@@ -66,6 +74,60 @@ def test_a_restart_that_failures_begin_anew_by_hand(rate):
     assert restarting == pytest.approx(first, rel=max(1e-9, (900.0 * rate) ** 3))
 
 
+def test_a_burst_by_hand():
+    """Rare failures, each followed by a third of its kind: 1.5 in all, with 60 s of detection and 900 s of restart each."""
+    found = expected(a_run(1e-12, again=(1 / 3, 0.0), repair=0.0, interval=600.0, restart=900.0))
+    assert found.interruptions[0] == pytest.approx(1.5e-12, rel=1e-6)
+    assert found.shares["detection"][0] == pytest.approx(1.5e-12 * 60, rel=1e-6)
+    assert found.shares["restart"][0] == pytest.approx(1.5e-12 * 900, rel=1e-6)
+    assert found.shares["lost_work"][0] == pytest.approx(1e-12 * 300, rel=1e-6)  # only the first one loses work
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_as_many_failures_those_in_bursts_lose_less(seed):
+    """So do Tiwari et al. find (DSN 2014): what strikes right after a restart loses no work since a checkpoint."""
+    run = drawn_run(np.random.default_rng(seed))
+
+    def bursts(again):
+        causes = tuple(replace(one, rate=one.rate * (1.0 - again), again=again) for one in run.causes)
+        return expected(replace(run, causes=causes))
+
+    even, some, many = (bursts(again) for again in (0.0, 0.3, 0.6))
+    assert even.goodput[0] == expected(run).goodput[0]
+    assert bursts(1e-12).goodput[0] == pytest.approx(even.goodput[0], rel=1e-9)
+    assert many.shares["lost_work"][0] < some.shares["lost_work"][0] < even.shares["lost_work"][0]
+
+
+def test_the_slowest_of_slow_devices_rules_by_hand():
+    """0.1 of one kind are under way in the mean, which let steps take 1.5 times as long, and 0.2 of one that doubles them."""
+    found = expected(a_run(0.0, interval=1e9, slow=((1e-4, 1000.0, 1.5), (1e-5, 20_000.0, 2.0))))
+    twice, some = 1 - math.exp(-0.2), math.exp(-0.2) * (1 - math.exp(-0.1))
+    assert found.by_cause["slow 1"][0] == pytest.approx(twice / 2)
+    assert found.by_cause["slow 0"][0] == pytest.approx(some / 3)
+    assert found.goodput[0] == pytest.approx(1 - twice / 2 - some / 3)
+    assert found.shares["slowed"][0] == pytest.approx(twice / 2 + some / 3)
+
+
+def test_what_slows_nothing_or_never_comes_leaves_a_run_as_it_is():
+    rng = np.random.default_rng(4)
+    for _ in range(10):
+        run, base = (one := drawn_run(rng)), expected(one).goodput[0]
+        for slow in ((0.0, 3600.0, 2.0), (1e-3, 3600.0, 1.0), (1e-3, 0.0, 3.0)):
+            other = replace(run, slow=(SlowCause(name="slow", rate=points(slow[0]), length=points(slow[1]), slowdown=slow[2]),))
+            assert expected(other).goodput[0] == base
+            assert history(other, 1e5, 1).duration == history(run, 1e5, 1).duration
+        worse = replace(run, slow=(SlowCause(name="slow", rate=points(1e-4), length=points(3600.0), slowdown=1.3),))
+        assert expected(worse).goodput[0] < base
+
+
+def test_a_draw_does_all_of_its_work_and_fills_its_time():
+    run = drawn_run(np.random.default_rng(6), elastic=True, slow=SLOW)
+    found = history(run, 1e6, 3, spans=True)
+    assert found.times["useful"] == pytest.approx(1e6)
+    assert sum(found.times.values()) == pytest.approx(found.duration)
+    assert {round(one.speed, 3) for one in found.spans} >= {1.0, 0.8, 0.5}
+
+
 def test_an_elastic_job_lacks_whole_replicas_by_hand():
     """Two nodes of sixteen are away in the mean, as Poisson has it; one spare, four nodes a replica: 2 to 5 away are one replica less."""
     run = a_run(1e-3, detection=0.0, repair=2000.0, interval=1e-3, nodes=16.0, replica=4.0, spares=1.0, elastic=True)
@@ -74,6 +136,27 @@ def test_an_elastic_job_lacks_whole_replicas_by_hand():
     found = expected(run)
     assert found.away[0] == pytest.approx(2.0)
     assert found.shares["shrunk"][0] / (found.shares["shrunk"][0] + found.shares["useful"][0]) == pytest.approx(lacking / 4, rel=1e-6)
+
+
+def test_bubbles_take_the_work_of_broken_stages_by_hand():
+    """Eight replicas whose stages idle for a fifth of a step: with one missing seven do all of it in 8 / 7 x 0.8 < 1 of the time, with two
+    missing the others need 8 / 6 x 0.8 of it."""
+    lost = [1 - float(speed_without(points(k), points(8.0), points(0.2))[0]) for k in (0.0, 1.0, 2.0, 8.0)]
+    assert lost == pytest.approx([0, 0, 1 - 6 / 8 / 0.8, 1])
+    given = {"detection": 0.0, "repair": 2000.0, "interval": 1e-3, "nodes": 32.0, "replica": 4.0, "spares": 1.0, "elastic": True}
+    found = expected(a_run(1e-3, idle=0.2, **given)).shares
+    away = [math.exp(-2.0) * 2.0**k / math.factorial(k) for k in range(40)]
+    by_hand = sum(share * max(0.0, 1 - (1 - min(math.ceil(max(k - 1, 0) / 4), 8) / 8) / 0.8) for k, share in enumerate(away))
+    assert found["shrunk"][0] / (found["shrunk"][0] + found["useful"][0]) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_more_bubbles_are_never_worse_and_none_are_an_elastic_job():
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        run = drawn_run(rng, elastic=True)
+        found = [expected(replace(run, idle=points(idle))).goodput[0] for idle in (0.0, 0.1, 0.3, 0.8)]
+        assert found == sorted(found)
+        assert found[0] == expected(run).goodput[0]
 
 
 def test_an_elastic_job_whose_nodes_are_all_away_does_nothing():
@@ -128,7 +211,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
     rng = np.random.default_rng(2)
     runs = [drawn_run(rng, elastic) for _ in range(40)]
     alone = [expected(run) for run in runs]
-    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic")]
+    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic", "slow")]
     causes = tuple(
         FailureCause(
             name=one.name, silent=one.silent,
@@ -182,11 +265,23 @@ def test_the_number_of_spares_is_the_cheapest():
 
 
 @pytest.mark.cases(1)
-@pytest.mark.parametrize(("elastic", "seed"), [(False, 11), (False, 12), (True, 13)])
-def test_events_agree_with_the_closed_form(elastic, seed):
+@pytest.mark.parametrize(
+    ("elastic", "seed", "more"),
+    [
+        (False, 11, {}),
+        (False, 12, {}),
+        (True, 13, {}),
+        (False, 14, {"again": (0.3, 0.7), "spares": 9.0}),
+        (True, 15, {"again": (0.5, 0.0)}),
+        (False, 16, {"slow": SLOW}),
+        (True, 17, {"slow": SLOW, "again": (0.2, 0.2)}),
+        (True, 18, {"idle": 0.08, "spares": 0.0, "replica": 4.0}),
+    ],
+)
+def test_events_agree_with_the_closed_form(elastic, seed, more):
     rng = np.random.default_rng(seed)
     for _ in range(5):
-        run = drawn_run(rng, elastic)
+        run = drawn_run(rng, elastic, **more)
         found = histories(run, 1500.0 / float(run.stops[0]), seed, draws=2)
         total, shares = sum(one.duration for one in found), expected(run).shares
         assert total == pytest.approx(sum(sum(one.times.values()) for one in found))

@@ -42,8 +42,9 @@ FIELDS = {
     "run.failures": "rsc-1-a100",
     "run.failures.node.rate": "0.03 1/day", "run.failures.node.low": "0.01 1/day", "run.failures.node.high": "0.03 1/day",
     "run.failures.node.per": "device", "run.failures.node.detection": "9 min", "run.failures.node.diagnosis": "9 min",
-    "run.failures.node.repair": "9 h", "run.failures.node.silent": True,
+    "run.failures.node.repair": "9 h", "run.failures.node.silent": True, "run.failures.node.again": 0.4, "run.failures.node.slowdown": 1.5,
     "run.checkpoint.kind": "synchronous", "run.checkpoint.to": "neighbours", "run.checkpoint.layout": "consolidated",
+    "run.checkpoint.links": "shared",
     "run.checkpoint.interval": "900 s", "run.checkpoint.steps": 100, "run.checkpoint.bandwidth": "100 MB/s",
     "run.checkpoint.storage_bandwidth": "10 GB/s",
     "run.restart.schedule": "9 min", "run.restart.load": "9 min", "run.restart.warm_up": "9 min",
@@ -51,6 +52,7 @@ FIELDS = {
     "run.maintenance.every": "2 days", "run.maintenance.length": "2 h",
 }  # fmt: skip
 UNSHARED = {
+    "run.failures.node.slowdown": {"run.failures.node": {"rate": "0.02 1/day", "per": "node", "detection": "2 min"}},
     "run.maintenance.every": {"run.maintenance": {"length": "1 h"}},
     "run.maintenance.length": {"run.maintenance": {"every": "9 days"}},
 }
@@ -74,11 +76,15 @@ def test_every_field_moves_an_answer(path):
 
 
 REFUSED = [
+    ("run.elastic", "reroute", "run.elastic: reroute: the pipeline has one stage, and no bubbles; give elastic: true, or another strategy"),
     ("run.failures", "rsc", "scenario: run.failures: unknown reliability file 'rsc'"),
     ("run.failures", "common", "scenario: run.failures: common has no causes; name another file, or write causes into the scenario"),
     ("run.failures", {}, "scenario: run.failures: no cause stands here; give one"),
     ("run.failures.mtbf", "5 years", "run.failures.mtbf: a cause says its rate and how it is noticed, such as mtbf: {rate: 2 "),
     ("run.failures.node.rate", "3 s", "scenario: run.failures.node.rate: expected a quantity in 1/s, got '3 s'"),
+    ("run.failures.node.slowdown", 1.5, "run.failures.node: repair is of what stops the job, and a slowdown does not"),
+    ("run.failures.node.slowdown", 0.5, "run.failures.node.slowdown: "),
+    ("run.failures.node.again", 1.0, "run.failures.node.again: "),
     ("run.failures.node.count", 3, "scenario: run.failures.node: give one of rate and count"),
     ("run.failures.node.low", "1 1/s", "scenario: run.failures.node: low, rate and high must not decrease"),
     ("run.failures", {"node": {"count": 3, "per": "job", "detection": "1 s"}}, "run.failures.node.count: only a file says where"),
@@ -96,6 +102,21 @@ def test_what_cannot_be_is_refused_in_a_sentence(path, value, sentence):
     with pytest.raises(CrossflowError) as caught:
         changed(path, value)
     assert sentence in str(caught.value)
+
+
+def test_peers_take_the_work_of_broken_stages_in_bubbles():
+    staged = files.replace(SCENARIO, ["strategy"], "tp8-pp4-dp256-mb1-z1", "")
+    given = {"tokens": 1e15, "failures": {"node": {**CAUSES["node"], "repair": "9 days"}}, "spares": 0}
+
+    def shrunk(elastic, strategy="tp8-pp4-dp256-mb1-z1"):
+        data = files.replace(files.replace(staged, ["strategy"], strategy, ""), ["run"], {**given, "elastic": elastic}, "")
+        return crossflow.predict(crossflow.from_dict(data)).run["shrunk_share"]
+
+    assert 0.0 < shrunk("reroute") < shrunk(True)
+    alone = files.replace(files.replace(staged, ["strategy"], "tp8-pp4-dp1", ""), ["system", "nodes"], 4, "")
+    alone = files.replace(alone, ["run"], {**given, "elastic": "reroute"}, "")
+    with pytest.raises(CrossflowError, match="there is one replica, whose stages have no peers"):
+        crossflow.from_dict(alone)
 
 
 def test_one_node_has_no_neighbours():

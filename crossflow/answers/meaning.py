@@ -22,6 +22,7 @@ from crossflow.hardware.mapping.congestion import refusal as congestion_refusal
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import AnyStrategy, Workload
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.spec import LstmSpec, ProgramSpec, TransformerSpec
@@ -256,6 +257,14 @@ def uncongested(scenario: Scenario) -> Iterator[Problem]:
             why = "" if congestion is None else _congestion_problem(scenario, congestion, name)
             if why:
                 yield scenario.document.problem(path, why)
+
+
+def unrerouted(scenario: Scenario) -> Iterator[Problem]:
+    """Why no peers take the work of broken stages, where a run asks for it."""
+    run, plan = scenario.run, scenario.strategy
+    if run is not None and run.elastic == "reroute" and isinstance(plan, Plan) and min(plan.pp, plan.dp) == 1:
+        lacks = "the pipeline has one stage, and no bubbles" if plan.pp == 1 else "there is one replica, whose stages have no peers"
+        yield scenario.document.problem(("run", "elastic"), f"reroute: {lacks}; give elastic: true, or another strategy")
 
 
 def _congestion_problem(scenario: Scenario, congestion: Congestion, level: str) -> str | None:

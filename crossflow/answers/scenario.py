@@ -20,6 +20,7 @@ from crossflow.answers.meaning import (
     nodes_of,
     order_of,
     uncongested,
+    unrerouted,
     unwired,
 )
 from crossflow.answers.requested import filled, read_requests
@@ -884,7 +885,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         requests=top.requests,
         post_training=top.job,
     )
-    problems += [*unwired(system, scenario.nodes, document)] or [*uncongested(scenario)]
+    problems += [*unwired(system, scenario.nodes, document)] or [*uncongested(scenario), *unrerouted(scenario)]
     if problems:
         raise SpecError(problems)
     return scenario

@@ -37,8 +37,10 @@ class RunLength(FileModel):
     spares: NonNegativeInt | Literal["auto"] | None = Field(
         default=None, description="nodes that stand in for broken ones; auto, as where absent: the number at which work costs least"
     )
-    elastic: Flag | None = Field(
-        default=None, description="whether it goes on with fewer data-parallel replicas, and the same batch, where no spare is left"
+    elastic: Flag | Literal["reroute"] | None = Field(
+        default=None,
+        description="whether it goes on with fewer data-parallel replicas, and the same batch, where no spare is left; reroute: peers of"
+        " broken stages do their work, in the bubbles of their pipelines first",
     )
     maintenance: MaintenanceSpec | None = None
 

@@ -33,7 +33,8 @@ PARTS = ("breakdown", "communication", "exposed_communication", "by_layer", "bou
 OVERFULL_SECOND = "needs {far} of second memory per device, {far_lack} more than its {far_room}"
 # Paths whose values have no order, so that no line between two of them means anything.
 CHOSEN = ("strategy", "system", "system.template", "software", "workload", "workload.model", "model", "on")
-UNTOLD = ("reason", "trust", "rent", "normalised_devices", "points", "units")  # of which other columns are made, and what is no figure
+# Fields of which other columns are made, and what is no figure.
+UNTOLD = ("reason", "trust", "rent", "normalised_devices", "port_use", "points", "units")
 OVERFULL = "needs {needed} of memory per device, {excess} more than its {capacity}"
 OVERFULL_HOST = "needs {host} of the host's memory per device, {lack} more than its share of {room}"
 UNPREFIXED = ("second", "serving", "operation", "node", "own")  # groups whose names are columns as they are
@@ -154,6 +155,7 @@ class Score(PlainData, Tabular):
     cost : price of all devices with their packages and network ports; NaN where it is not known. [USD]
     devices : devices in use. [1]
     rent : price of all devices for a time, NaN where it is not known. [USD/s]
+    port_use : share of a step in which the bytes that a device sends keep its port between nodes busy. [1]
     normalised_devices : devices over those of the reference (A100) that have their peak rate together. [1]
     parameters : parameters of the model. [1]
     flops : operations of one step, all devices. [flop]
@@ -198,6 +200,7 @@ class Score(PlainData, Tabular):
     devices: Array
     rent: Array
     normalised_devices: Array
+    port_use: Array
     parameters: Array
     flops: Array
     memory_traffic: Array

@@ -19,17 +19,18 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.cost import collectives
+from crossflow.cost.collectives import ROOTED
 from crossflow.cost.exchange import group_time, held_time
 from crossflow.cost.fabrics import BONDED, Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.cost.shared_links import BESIDE_BUSY, INSIDE, INSIDE_BUSY, OUTSIDE, OUTSIDE_BUSY, USES, LinkUse
 from crossflow.hardware.architecture.model import Architecture, Port
-from crossflow.hardware.architecture.network import CLOS, NetworkSpec
+from crossflow.hardware.architecture.network import CLOS, Congestion, NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
 from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.spread import LinkSpread
-from crossflow.hardware.mapping.topology import Network
+from crossflow.hardware.mapping.topology import GROUPED, Network
 from crossflow.hardware.mapping.wiring import ANY_WIRING, WhichLevel, switched, wired
 from crossflow.program.collectives import FLOWS, ring_volume, sent_bytes
 from crossflow.program.groups import ExpertGroup, Group, HandoverGroup, Pair
@@ -47,6 +48,8 @@ PHASES = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce_scatter": ("re
 CostRows = dict[tuple[object, ...], tuple[Array, Array, Array, Array]]  # of a message by the routes that it takes
 MessageModel = Callable[[Array], Array]  # times of collectives of so many bytes [B] -> [s]
 INFINITE = np.full(1, np.inf)
+UNSHARED = Congestion(routing="adaptive")  # a network on which nobody else sends anything
+INTO_ONE = LinkSpread(gather=1.0, reduce=1.0, exchange=1.0, broadcast=1.0, transfer=1.0)  # ports into one switch
 NO_PORT = Port(bandwidth=np.zeros(1), latency=np.zeros(1), energy=np.zeros(1))
 
 
@@ -161,13 +164,22 @@ def route_time(collective: str, size: Array, route: AxisRoute, model: MessageMod
 
 def _pattern(collective: str, laid: LaidGroups, *, summed: bool) -> Pattern:
     """Who sends to whom in a collective; `summed` says whether the network reduces."""
-    if laid.hands_over:
-        return "handover"
-    if laid.chain:
+    if collective in ROOTED:
+        return "gather" if collective == "gather" else "scatter"
+    if laid.chain or collective in ("broadcast", "reduce"):
         return "chain"
     if collective == "all_to_all":
         return "all-to-all"
     return "tree" if summed and collective == "all_reduce" else "ring"
+
+
+def _spread_outside(collective: str, spread: LinkSpread, per_node: int, wires: Network) -> float:
+    """How many times as long a collective takes between nodes as over ports of its ranks into one switch. [1]
+
+    Of the ranks of a group in a node one at most is a root, whose port alone is full: it has what the others leave of their leaf's links.
+    """
+    found = spread.of(FLOWS[collective])
+    return max(found / per_node, 1.0) if collective in ROOTED and wires.cluster.kind in GROUPED else found
 
 
 def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, architecture: Architecture, post: Array) -> Array:
@@ -179,7 +191,7 @@ def _ideal_time(collective: str, size: Array, route: AxisRoute, wires: Network, 
         return _level_time(collective, size, route.size, route.cluster_spread, inter, route.hops, post)
     inside, outside = level_bandwidths(route, intra.bandwidth, inter.bandwidth)
     if wires.cluster.is_switched and route.cluster_spread is not None:
-        outside = inter.bandwidth / route.cluster_spread.of(FLOWS[collective])
+        outside = inter.bandwidth / _spread_outside(collective, route.cluster_spread, route.package_size, wires)
     latency = route.hops * np.maximum(inter.latency, intra.latency if route.package_size > 1 else 0.0)
     flat = collectives.best(collective, size, route.size, np.minimum(inside, outside), latency, wires.cluster.is_switched, post)
     if route.package_size == 1 or collective in TRANSFERS:
@@ -396,21 +408,35 @@ class Wires:
             fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
         if route.cluster_spread is not None and wires.cluster.kind != "switch":
             rails = wires.cluster.kind == "rail-only"
-            fabric = dataclasses.replace(fabric, spread=route.cluster_spread.of(FLOWS[collective]) * slower, rails=rails)
+            spread = _spread_outside(collective, route.cluster_spread, route.package_size, wires)
+            fabric = dataclasses.replace(fabric, spread=spread * slower, rails=rails)
         return fabric_time(collective, size, route, fabric, adjacent=adjacent, racks=pair)
 
     def _shared(self, collective: str, route: AxisRoute, wires: Network, laid: LaidGroups) -> float:
         """Time of a collective between nodes, over that on a network that is its own. [1]"""
         congestion = self.network.inter.congestion
-        if congestion is None or not route.crosses or wires.cluster.nodes < 2:
+        if not route.crosses or wires.cluster.nodes < 2 or wires.cluster.kind not in GROUPED:
+            return 1.0
+        if laid.hands_over:
+            found = self._way(laid, UNSHARED if congestion is None else congestion)
+            self.slowed.update({} if congestion is None else {(collective, laid): found})
+            return found.over_ports
+        if congestion is None:
             return 1.0
         reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
         summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
-        pattern, inside = _pattern(collective, laid, summed=summed), 1 if collective in TRANSFERS else route.package_size
+        pattern = _pattern(collective, laid, summed=summed)
+        inside = 1 if collective in (*TRANSFERS, *ROOTED) else route.package_size
         whole = wires if laid.part is None else wired(self.network, self.node, laid.part.whole // self.node)
         found = slowdown(congestion, whole, laid.stride * inside, laid.ranks // inside, pattern, laid.only, part=laid.part)
         self.slowed[collective, laid] = found
         return found.priced
+
+    def _way(self, laid: LaidGroups, congestion: Congestion) -> Slowdown:
+        """How much longer engines of a service take to hand over to others."""
+        assert laid.part is not None  # as of all that hand over
+        whole = wired(self.network, self.node, laid.part.whole // self.node)
+        return slowdown(congestion, whole, laid.stride, laid.ranks, "handover", part=laid.part)
 
     def _behind(self, slower: Array | float) -> Architecture:
         """The device where the network between nodes is so much slower."""
@@ -451,7 +477,8 @@ class Wires:
                 route, adjacent, between = place_group(extent, stride, network, chain=chain).route(GROUP), stride == 1, None
             for part, mine in _parted(group, members):
                 laid = LaidGroups.of(stride, extent, chain=chain, between=between, part=part)
-                laid = dataclasses.replace(laid, hands_over=isinstance(group, HandoverGroup))
+                if isinstance(group, HandoverGroup):  # whose way is that from its engines to the others
+                    laid, route = dataclasses.replace(laid, hands_over=True), dataclasses.replace(route, cluster_spread=INTO_ONE)
                 time = self.along(collective, sizes, route, network, node, adjacent=adjacent, laid=laid)
                 result[..., mine] = np.where(sizes > 0, time, 0.0)[..., mine]
         return result

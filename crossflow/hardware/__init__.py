@@ -35,7 +35,7 @@ DOORS = {
     "architecture.voltage": ("throttled",),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),
-    "mapping.congestion": ("DevicePart", "Pattern", "Slowdown", "TAIL", "refusal", "slowdown"),
+    "mapping.congestion": ("DevicePart", "Pattern", "Slowdown", "TAIL", "in_order", "refusal", "slowdown"),
     "mapping.flows": ("FlowPaths", "max_min"),
     "mapping.slices": ("SliceGround", "SliceShape", "slice_ground", "text_of"),
     "mapping.spread": ("LinkSpread",),

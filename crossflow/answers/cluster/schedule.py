@@ -85,13 +85,21 @@ class ScheduledJobs(PlainData, Tabular):
         """How many times as long what each job did took beside others, over alone; None where each has links of its own. [1]"""
         if self.cluster.slowdowns is None:
             return None
-        held = self.found.end - self.found.start
-        return np.asarray(np.where(held > 0, divide(held, self.found.alone), 1.0))
+        ran = self._beside
+        return np.asarray(np.where(ran > 0, divide(ran, self.found.alone), 1.0))
+
+    @functools.cached_property
+    def _beside(self) -> Array:
+        """Time of each job's running beside others, with work that is lost. [s]"""
+        stays = self.found.stays
+        return np.bincount(stays.job, stays.stopped - stays.loaded, minlength=len(self.found.jobs))
 
     @property
     def _ran(self) -> Array:
         """Time of each job's running, without what preemption adds. [s]"""
-        return self.found.jobs.time if self.shared is None else self.found.end - self.found.start
+        if self.shared is None:
+            return self.found.jobs.time
+        return self._beside - np.bincount(self.found.stays.job, self.found.stays.lost, minlength=len(self.found.jobs))
 
     @property
     def queue(self) -> float:

@@ -24,7 +24,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Index
 from crossflow.base.errors import CrossflowError
 from crossflow.hardware.architecture.network import Congestion, JobTraffic, NeighbourJob, NetworkSpec
-from crossflow.hardware.mapping.congestion import DevicePart, refusal, slowdown
+from crossflow.hardware.mapping.congestion import DevicePart, in_order, refusal, slowdown
 from crossflow.hardware.mapping.wiring import wired
 
 UNSAID = Congestion(placement="spread", routing="adaptive")  # of a cluster that says nothing: nodes of jobs in turn, and no collisions
@@ -167,11 +167,14 @@ class SharedLinks:
         return 1.0 - one.sends.duty + one.sends.duty * found
 
     def _neighbours(self, nodes: int, others: OtherJobs, own: JobTraffic) -> tuple[NeighbourJob, ...]:
-        """Other jobs as a file says them, by what a job itself sends, and one that sends nothing on the nodes of all others."""
+        """Other jobs as a file says them, by what a job itself sends, and one that sends nothing on the nodes of all others.
+
+        Which nodes a job has is not known, so that the order of entries says nothing of it either.
+        """
         if sum(many for *_, many in others) > MOST_NEIGHBOURS:
             raise CrossflowError(f"links: more than {MOST_NEIGHBOURS + 1} jobs run at once that send something; give links: own")
         found = [self._neighbour(kind, its, own) for kind, its, many in others for _ in range(many)]
-        return (*found, *_silent(self.nodes - nodes - sum(its * many for _, its, many in others), self.width))
+        return (*in_order(found), *_silent(self.nodes - nodes - sum(its * many for _, its, many in others), self.width))
 
     def _neighbour(self, kind: int, nodes: int, own: JobTraffic) -> NeighbourJob:
         sends = self.kinds[kind].sends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.scenario_file import RunLength
 from crossflow.answers.score import Score
 from crossflow.answers.steps.members import Members, own_members
-from crossflow.base.arrays import Array, points, wide
+from crossflow.base.arrays import Array, divide, points, share_of, wide
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
-from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, TimeShares
+from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, SlowCause, TimeShares
 from crossflow.engine.lasting.renewal import best_spares, expected
+from crossflow.engine.lasting.saving import written_beside
 from crossflow.engine.lasting.spec import CheckpointSpec, Reliability, RestartSpec, common, rates
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import RunCost
@@ -27,6 +29,7 @@ from crossflow.parallel.offload import master_size, states_size
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.job import Job
 
+T = TypeVar("T")
 NEVER = 1e-9  # goodput below which a run never ends
 
 
@@ -39,6 +42,12 @@ class SavedState:
     stall: Array  # [s]
     commit: Array  # [s]
     load: Array  # [s]
+    slowing: Array  # what steps lose beside each that is written over their links. [s]
+
+    @property
+    def costs(self) -> Array:
+        """Time of computing that each takes. [s]"""
+        return self.stall + self.slowing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,11 +72,13 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     restart = sum(restart_times(length, spec, saved.load).values(), np.zeros(1))
     maintenance = length.maintenance
     run = LongRun(
-        causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.stall, commit=saved.commit,
+        causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.costs, commit=saved.commit,
         restart=restart, elastic=bool(length.elastic), replica=np.maximum(nodes / _replicas(members), 1.0),
         planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
-        maintenance=points(0.0) if maintenance is None else maintenance.length,
+        maintenance=points(0.0) if maintenance is None else maintenance.length, slow=_slow(spec, score.devices, nodes),
     )  # fmt: skip
+    if length.elastic == "reroute":
+        run = replace(run, idle=share_of(score.breakdown.get("bubble", np.zeros(1)), score.step_time))
     given = length.spares
     run = replace(run, spares=points(float(given)) if isinstance(given, int) else best_spares(run))
     return Interrupted(run=run, saved=saved, shares=expected(run))
@@ -75,14 +86,29 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
 
 def _causes(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[FailureCause, ...]:
     """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates."""
-    many = {"device": devices, "node": nodes, "job": points(1.0)}
+    many = _units(devices, nodes)
     return tuple(
         FailureCause(
-            name=name, rate=getattr(rates(spec, name), end) * many[one.per], detection=one.detection + one.diagnosis, repair=one.repair,
-            silent=one.silent,
+            name=name, rate=getattr(rates(spec, name), end) * many[one.per] * (1.0 - one.again), detection=one.detection + one.diagnosis,
+            repair=one.repair, silent=one.silent, again=one.again,
         )
-        for name, one in spec.causes.items()
+        for name, one in spec.causes.items() if one.slowdown is None
     )  # fmt: skip
+
+
+def _slow(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[SlowCause, ...]:
+    """What slows such jobs and does not stop them, likewise."""
+    many = _units(devices, nodes)
+    return tuple(
+        SlowCause(name=name, rate=getattr(rates(spec, name), end) * many[one.per], length=one.detection + one.diagnosis,
+                  slowdown=one.slowdown)
+        for name, one in spec.causes.items() if one.slowdown is not None
+    )  # fmt: skip
+
+
+def _units(devices: Array, nodes: Array) -> Mapping[str, Array]:
+    """How many there are of what a rate may be of. [1]"""
+    return {"device": devices, "node": nodes, "job": points(1.0)}
 
 
 def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> SavedState:
@@ -115,9 +141,13 @@ def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, sc
         load = written + own / bus
     copied = own / bus
     behind = spec.kind == "behind"
+    commit, slowing = written if behind else points(0.0), points(0.0)
+    if behind and (spec.links or ("shared" if spec.to == "neighbours" else "own")) == "shared" and device.inter is not None:
+        rate = np.minimum(divide(own, written * device.inter.bandwidth), 1.0)
+        commit, slowing = written_beside(written, np.where(np.isfinite(written), rate, 0.0), score.port_use)
     return SavedState(
-        size=size, device=wide(own, len(score)), stall=copied if behind else np.maximum(copied, written),
-        commit=written if behind else points(0.0), load=load,
+        size=size, device=wide(own, len(score)), stall=copied if behind else np.maximum(copied, written), commit=commit, load=load,
+        slowing=slowing,
     )  # fmt: skip
 
 
@@ -139,7 +169,7 @@ def _interval(spec: CheckpointSpec, saved: SavedState, failures: Array, step_tim
     if spec.steps is not None:
         return np.asarray(np.maximum(spec.steps * step, least))
     if isinstance(spec.interval, str):
-        return best_interval(saved.stall, failures, least)
+        return best_interval(saved.costs, failures, least)
     return np.asarray(np.maximum(spec.interval, least))
 
 
@@ -154,12 +184,11 @@ def lasting_run(
     """
     assert scenario.reliability is not None  # the caller has looked
     found = interrupted(scenario, system, device, score, members)
-    low, high = (
-        expected(replace(found.run, causes=_causes(scenario.reliability, score.devices, found.run.nodes, end))) for end in ("low", "high")
-    )
+    ends = ((scenario.reliability, score.devices, found.run.nodes, end) for end in ("low", "high"))
+    low, high = (expected(replace(found.run, causes=_causes(*one), slow=_slow(*one))) for one in ends)
     shares, n = found.shares.shares, len(score)
     good = _ending(found.shares.goodput)
-    computing = (shares["useful"] + shares["shrunk"] + shares["lost_work"]) / good
+    computing = (shares["useful"] + shares["shrunk"] + shares["slowed"] + shares["lost_work"]) / good
     devices = score.devices + found.run.spares * system.devices_per_node
     whole = cost(step_time=score.step_time / good, devices=devices, step_energy=score.energy * computing)
     figures = {**cost_figures(whole), **run_figures(found, low, high, undisturbed.time)}
@@ -189,7 +218,8 @@ def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration:
         "undisturbed_time_s": duration, "interruptions": shares.interruptions * duration / _ending(shares.goodput),
         "mean_time_between_interruptions_s": 1.0 / np.maximum(shares.interruptions, NEVER_FAILS),
         "spares": run.spares, "nodes_in_repair": shares.away,
-        "checkpoint_interval_s": run.interval, "checkpoint_stall_s": run.stall, "checkpoint_commit_s": run.commit,
+        "checkpoint_interval_s": run.interval, "checkpoint_stall_s": found.saved.stall, "checkpoint_commit_s": run.commit,
+        "checkpoint_slowing_s": found.saved.slowing,
         "checkpoint_bytes": found.saved.size, "restart_s": run.restart,
         **{f"{kind}_share": shares.shares[kind] for kind in KINDS_OF_TIME[1:]},
         **{f"cause.{name}_share": share for name, share in shares.by_cause.items() if name != "maintenance"},
@@ -204,12 +234,22 @@ def levers(run: LongRun) -> Iterator[tuple[str, Array, LongRun]]:
             value = getattr(cause, name)
             if np.any(value > 0):
                 better = replace(cause, **{name: 0.9 * value})
-                yield f"{cause.name}.{name}", value, replace(run, causes=(*run.causes[:i], better, *run.causes[i + 1 :]))
+                yield f"{cause.name}.{name}", value, replace(run, causes=_instead(run.causes, i, better))
+    for i, slow in enumerate(run.slow):
+        for name in ("rate", "length"):
+            value = getattr(slow, name)
+            less = replace(slow, **{name: 0.9 * value})
+            yield f"{slow.name}.{'detection' if name == 'length' else name}", value, replace(run, slow=_instead(run.slow, i, less))
     for name in ("stall", "commit", "restart", "planned", "maintenance"):
         if np.any(getattr(run, name) > 0):
             yield name, getattr(run, name), replace(run, **{name: 0.9 * getattr(run, name)})
     if np.any(run.spares > 0):
         yield "spares", run.spares, replace(run, spares=np.ceil(1.1 * run.spares))
+
+
+def _instead(some: tuple[T, ...], i: int, better: T) -> tuple[T, ...]:
+    """The same with another one in a place."""
+    return (*some[:i], better, *some[i + 1 :])
 
 
 def gains(run: LongRun) -> dict[str, float]:
@@ -220,8 +260,9 @@ def gains(run: LongRun) -> dict[str, float]:
     """
     base = expected(run).goodput
     found = {name: float((1.0 - base / expected(better).goodput)[0]) for name, _, better in levers(run)}
-    for name in ("rate", "detection", "repair"):
-        all_better = replace(run, causes=tuple(replace(one, **{name: 0.9 * getattr(one, name)}) for one in run.causes))
+    for name, of_slow in (("rate", "rate"), ("detection", "length"), ("repair", None)):
+        slow = tuple(replace(one, **({of_slow: 0.9 * getattr(one, of_slow)} if of_slow else {})) for one in run.slow)
+        all_better = replace(run, causes=tuple(replace(one, **{name: 0.9 * getattr(one, name)}) for one in run.causes), slow=slow)
         found[f"all.{name}"] = float((1.0 - base / expected(all_better).goodput)[0])
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 

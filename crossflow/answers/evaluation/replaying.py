@@ -17,7 +17,7 @@ from crossflow.answers.evaluation.scoring import NO_BANDWIDTH, drawn_energy
 from crossflow.answers.scenario import Scenario, check_strategy
 from crossflow.answers.steps.batch import Fleet
 from crossflow.answers.steps.machines import machine, place_of_pool
-from crossflow.answers.steps.services import parts_of, service_of
+from crossflow.answers.steps.services import lies_somewhere, parts_of, service_of
 from crossflow.answers.steps.transformers import pool_of_experts
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
@@ -336,7 +336,7 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     experts = pool_of_experts((workload,), one, *place_of_pool(scenario, FEEDING, own)) if job.pooled else None
     grounds = [_ground(job, plan, plan.dp, own, Fleet(system=scenario.system, device=scenario.architecture)), *_further(scenario, own, job)]
     services = [service_of(job, (workload,), one, ground.machine, reads_on) for ground in grounds]
-    if scenario.system.network.inter.congestion is not None:
+    if lies_somewhere(scenario):
         parts = parts_of(scenario)
         grounds = [ground._replace(layout=replace(ground.layout, part=part)) for ground, part in zip(grounds, parts.writing, strict=True)]
         services = [parts.service(service) for service in services]

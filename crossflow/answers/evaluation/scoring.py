@@ -67,6 +67,12 @@ def drawn_energy(fleet: Fleet, elapsed: Array) -> Array:
     return beside + (np.minimum(drawn, limit) + links if device.working_power is None else np.minimum(drawn + links, limit))
 
 
+def _port_use(batch: PointBatch, ran: Ran, elapsed: Array) -> Array:
+    """Share of a step in which the bytes that a device sends keep its port between nodes busy. [1]"""
+    port = batch.device.inter
+    return NOTHING if port is None else np.minimum(divide(ran.outcome.sent[1], port.bandwidth * elapsed), 1.0)
+
+
 @stage("score")
 def score_of(batch: PointBatch, ran: Ran) -> Score:
     """Score of a batch that ran: throughput, energy, use of the peak, what fits."""
@@ -80,7 +86,6 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
     energy = wide(np.where(timed, sum((drawn_energy(one, elapsed) for one in fleets), NOTHING), np.inf), n)
     peak = sum((one.device.throughput[dtype] * one.devices for one in fleets), NOTHING)
     used = divide(wide(outcome.flops, n), wide(peak * elapsed, n))
-    needed = divide(wide(outcome.model_flops, n), wide(peak * elapsed, n))
     held = {kind: wide(amount, n) for kind, amount in outcome.memory.items()}
     capacity = wide(outcome.capacity[0] if outcome.capacity else device.memory_capacity, n)
     wrong = timed & ((used > 1.0 + 1e-6) | (total < outcome.least * (1.0 - 1e-6)))
@@ -117,10 +122,11 @@ def score_of(batch: PointBatch, ran: Ran) -> Score:
         devices=devices,
         rent=rent,
         normalised_devices=worth,
+        port_use=wide(_port_use(batch, ran, elapsed), n),
         parameters=wide(np.asarray(batch.members.parameters, dtype=float), n),
         flops=wide(outcome.flops, n),
         memory_traffic=wide(outcome.traffic, n),
-        mfu=np.where(timed, needed, 0.0),
+        mfu=np.where(timed, divide(wide(outcome.model_flops, n), wide(peak * elapsed, n)), 0.0),
         hfu=np.where(timed, used, 0.0),
         samples_per_second=rate,
         tokens_per_second=token_rate,

@@ -70,7 +70,7 @@ class ServiceStep(TransformerStep):
         found, further = expert_pool(batch, runs_on), self._further()
         service = service if found is None else replace(service, experts=found[0])
         replicas = layout.devices
-        if batch.system.network.inter.congestion is not None:
+        if lies_somewhere(batch.scenario):
             places = _parts_of(layout, service, [one.devices for one in further])
             layout, service = replace(layout, part=places.writing[0]), places.service(service)
         layout, service = _cut(job, _at_work(layout, service), service, runs_on.stack)
@@ -154,6 +154,14 @@ def handed_over(scenario: Scenario) -> float:
     assert service.prefill is not None  # as who asks knows
     layout = service.prefill.layout
     return float((memory(members.job.handed, layout, runs_on).stages[CACHE].max(axis=0) * layout.devices * service.left)[0])
+
+
+def lies_somewhere(scenario: Scenario) -> bool:
+    """Whether it matters in which nodes engines are: of a network that others share, or of a fat tree, on devices of one kind."""
+    inter = scenario.system.network.inter
+    return inter.congestion is not None or (
+        inter.wiring == "fat-tree" and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
+    )
 
 
 def parts_of(scenario: Scenario) -> ServiceParts:

@@ -311,11 +311,13 @@ def interruptions(found: Mapping[str, float | None]) -> dict[str, str]:
         return ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for share, name in first[:_SHARES]) or "nothing"
 
     low, high = percent(told["goodput_low"]), percent(told["goodput_high"])
+    slowing = told["checkpoint_slowing_s"]
+    beside = f" and lose {show(slowing, 's')} beside it" if slowing else ""
     return {
         "goodput": f"{percent(told['goodput'])} of the time ({low} to {high} by the uncertain rates)",
         "interruptions": f"{told['interruptions']:,.4g}, one every {_lasting(told['mean_time_between_interruptions_s'])}",
         "checkpoint": f"{show(told['checkpoint_bytes'], 'B')} every {_lasting(told['checkpoint_interval_s'])}; steps wait "
-        f"{show(told['checkpoint_stall_s'], 's')}, it can be read after {show(told['checkpoint_commit_s'], 's')}",
+        f"{show(told['checkpoint_stall_s'], 's')}{beside}, it can be read after {show(told['checkpoint_commit_s'], 's')}",
         "restart": show(told["restart_s"], "s"),
         "spares": f"{count(told['spares'])} nodes; {told['nodes_in_repair']:,.3g} in repair",
         "lost time": largest(kinds),

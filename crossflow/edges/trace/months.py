@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 _ROWS = 24  # of a picture, each of whole days
-_MARKS = dict(zip(KINDS_OF_TIME, "█s×d▲wm-", strict=True))
+_MARKS = dict(zip(KINDS_OF_TIME, "█s×d▲wm-~", strict=True))
 _WORDS = {"useful": "computing, saves among it", "lost_work": "work that is lost"}  # of spans
 
 

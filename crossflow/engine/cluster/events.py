@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,7 +38,14 @@ class _Stay:
     begin: float
     loaded: float
     finish: float
-    expected: float  # when the scheduler expects it to end
+    expected: float  # when the scheduler expects it to end, as fast as it is now
+    # Of jobs that slow each other: moments, and the work that it had done since its begin by each of them. [s]
+    moments: list[float] = field(default_factory=list)
+    done: list[float] = field(default_factory=list)
+
+    def when(self, done: float) -> float:
+        """The moment at which so much of it was done. [s]"""
+        return float(np.interp(done, self.done, self.moments))
 
 
 class ClusterState:
@@ -98,7 +105,7 @@ class ClusterState:
         left = float(self.left[job])
         expected = self.now + float(self.length[job])
         self.slower[job], self.changed = 1.0, True
-        self.running[job] = _Stay(begin=self.now, loaded=loaded, finish=loaded + left, expected=expected)
+        self.running[job] = _Stay(begin=self.now, loaded=loaded, finish=loaded + left, expected=expected, moments=[loaded], done=[0.0])
         self.movable[int(self.jobs.priority[job])] += bool(self.jobs.preemptible[job])
         bisect.insort(self.ends, (expected, job))
         heapq.heappush(self.heap, (loaded + left, END, job, int(self.turn[job])))
@@ -127,13 +134,15 @@ class ClusterState:
         """Take the devices of a job, at once or once its state is saved."""
         stay = self._stop(job)
         ran = max(self.now - stay.loaded, 0.0)
+        done = ran if self.slowdowns is None else stay.done[-1]
         interval = float(self.jobs.interval[job])
-        kept = ran if not kill else ran // interval * interval if np.isfinite(interval) else 0.0
+        kept = done if not kill else done // interval * interval if np.isfinite(interval) else 0.0
         saving = 0.0 if kill or ran == 0.0 else float(self.jobs.save[job])
-        self.left[job] -= kept
+        self.left[job] -= kept if self.slowdowns is None else kept - done
+        lost = done - kept if self.slowdowns is None else max(self.now - stay.when(kept), 0.0)
         self.preemptions[job] += 1
         self.turn[job] += 1
-        self.stays.append((job, stay.begin, min(stay.loaded, self.now), self.now, self.now + saving, ran - kept))
+        self.stays.append((job, stay.begin, min(stay.loaded, self.now), self.now, self.now + saving, lost))
         if saving:
             self.given_back[0] += self.devices_of[job]
             self.given_back[1] += self.watts_of[job]
@@ -170,9 +179,14 @@ class ClusterState:
             self.fragmented += self.free * (now - self.now)
         if self.slowdowns is not None:
             for job, slower in self.slower.items():
-                done = (now - self.now) / slower
-                self.alone[job] += done
-                self.left[job] -= 0.0 if self.lasting[job] else done
+                stay = self.running[job]
+                runs = max(now - max(self.now, stay.loaded), 0.0)
+                self.alone[job] += runs / slower
+                done = runs if self.lasting[job] else runs / slower
+                self.left[job] -= done
+                if runs:
+                    stay.moments.append(now)
+                    stay.done.append(stay.done[-1] + done)
         self.now = now
 
     def share(self) -> None:
@@ -182,10 +196,28 @@ class ClusterState:
         self.changed, running = False, tuple(self.running)
         for job, slower in zip(running, self.slowdowns(running), strict=True):
             if slower != self.slower[job]:
-                self.slower[job] = slower
+                stay, expected = self.running[job], self.expected_end(job, slower)
+                del self.ends[bisect.bisect_left(self.ends, (stay.expected, job))]
+                bisect.insort(self.ends, (expected, job))
+                stay.expected, self.slower[job] = expected, slower
                 if not self.lasting[job]:
                     self.turn[job] += 1
-                    heapq.heappush(self.heap, (self.now + max(float(self.left[job]), 0.0) * slower, END, job, int(self.turn[job])))
+                    begins = max(self.now, stay.loaded)
+                    heapq.heappush(self.heap, (begins + max(float(self.left[job]), 0.0) * slower, END, job, int(self.turn[job])))
+
+    def expected_end(self, job: int, slower: float) -> float:
+        """When a job that runs, or would begin now, is expected to end where what it does takes so many times as long from now on. [s]"""
+        stay = self.running.get(job)
+        if stay is not None and (self.lasting[job] or slower == self.slower[job]):
+            return stay.expected
+        longer = 1.0 if self.lasting[job] else slower
+        return self.now + max(float(self.length[job] - self.alone[job]), 0.0) * longer
+
+    def ends_with(self, job: int) -> list[tuple[float, int]]:
+        """When running jobs are expected to end, in order, and one more beside them, which slows them and is slowed."""
+        assert self.slowdowns is not None  # as who asks knows
+        together = (*self.running, job)
+        return sorted((self.expected_end(one, slower), one) for one, slower in zip(together, self.slowdowns(together), strict=True))
 
     def look(self) -> None:
         """See whether the next job waits for nothing but a slice."""
@@ -202,9 +234,9 @@ class ClusterState:
 
 
 def scheduled(jobs: ClusterJobs, room: ClusterRoom, policy: SchedulerPolicy, slowdowns: JobSlowdowns | None = None) -> ScheduledCluster:
-    """What becomes of jobs, which slow each other where `slowdowns` say so, of policies that take no devices away.
+    """What becomes of jobs, which slow each other where `slowdowns` say so.
 
-    ValueError for one that never has room, and where devices are taken away from slices or from jobs that slow each other.
+    ValueError for one that never has room, and where devices are taken away from slices.
     """
     state = ClusterState(jobs, room, policy, slowdowns)
     _check(state)
@@ -243,8 +275,8 @@ def _check(state: ClusterState) -> None:
             raise ValueError(f"job {job} needs {jobs.devices[job]} devices and {jobs.power[job]:g} W, more than the cluster has")
     if state.map is not None and policy.kind not in OF_SLICES:
         raise ValueError(f"{policy.kind} takes devices away from jobs, and slices stay until their jobs end")
-    if state.slowdowns is not None and policy.kind not in OF_SLICES:
-        raise ValueError(f"{policy.kind} takes devices away from jobs, and what they lose to others then is not known")
+    if state.slowdowns is not None and state.map is not None:
+        raise ValueError("slices have links of their own, and their jobs slow no others")
     moved = jobs.preemptible
     longest = jobs.load[moved].max(initial=0.0) + jobs.save[moved].max(initial=0.0)
     if policy.kind == "gang" and len(jobs) and not policy.quantum > longest:

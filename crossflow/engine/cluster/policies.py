@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,16 @@ def _in_order(state: ClusterState) -> None:
 
 def _backfill(state: ClusterState) -> None:
     """EASY [1]_: the first job is promised devices as soon as running ones leave enough; others may run that do not delay it."""
+    state.share()
     head = state.line.front
-    promise = _reservation(state, head)
+    promise = _reservation(state, head, state.ends)
     if np.isnan(state.promised[head]):
         state.promised[head] = promise.shadow
-    _fill(state, state.line.jobs[1 : 1 + state.policy.depth], promise)
+    line = state.line.jobs[1 : 1 + state.policy.depth]
+    if state.slowdowns is None:
+        _fill(state, line, promise)
+    else:
+        _fill_beside(state, line, head, promise)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,10 +71,13 @@ class _Promise:
     slice: Mask | None = None  # devices of its slice
 
 
-def _reservation(state: ClusterState, head: int) -> _Promise:
-    """What the first job is promised: all that it needs once enough of the running jobs have ended, in order of their expected ends."""
-    devices, watts, now, there = 0, 0.0, state.map, None if state.map is None else state.map.copy()
-    for expected, job in state.ends:
+def _reservation(state: ClusterState, head: int, ends: Sequence[tuple[float, int]], beside: tuple[int, float] = (0, 0.0)) -> _Promise:
+    """What the first job is promised: all that it needs once enough of the running jobs have ended, in order of their expected ends.
+
+    beside : devices and power that are free beside those that are; less where a job begins.
+    """
+    (devices, watts), now, there = beside, state.map, None if state.map is None else state.map.copy()
+    for expected, job in ends:
         devices, watts = devices + state.devices_of[job], watts + state.watts_of[job]
         if there is not None:
             there.put(state.places[job], taken=False)
@@ -104,10 +113,29 @@ def _fill(state: ClusterState, line: Index, promise: _Promise) -> None:
                 spare, spare_watts = spare - state.devices_of[job], spare_watts - state.watts_of[job]
             state.start(job, beyond=beyond)
             started[job] = True
-    gone = started[state.line.jobs]
+    _leave(state)
+
+
+def _fill_beside(state: ClusterState, line: Index, head: int, promise: _Promise) -> None:
+    """Start jobs that slow others where they fit, and the first one is then expected to start no later, with all as slow as they will be.
+
+    Who leaves slows no one, and who comes later is asked the same. So the promise holds wherever a job is never faster beside more others.
+    """
+    for job in line.tolist():
+        taken = -state.devices_of[job], -state.watts_of[job]
+        if state.fits(job) and _reservation(state, head, state.ends_with(job), taken).shadow <= promise.shadow:
+            state.start(job)
+            state.share()
+            state.started[job] = True
+    _leave(state)
+
+
+def _leave(state: ClusterState) -> None:
+    """Take those that were started out of the queue."""
+    gone = state.started[state.line.jobs]
     if gone.any():
         state.line.drop(gone)
-        started[:] = False
+        state.started[:] = False
 
 
 def _preempt(state: ClusterState) -> None:

@@ -131,7 +131,7 @@ class ScheduledCluster:
     boxless : time in which a job was the next one and devices and power were enough for it, but no slice was free. [s]
     fragmented : device-time of the devices that no job had meanwhile. [s]
     places : of each job, where its slice lay; none where any devices will do.
-    alone : time in which it would have done alone what it did beside others. [s]
+    alone : time in which it would have done alone what it did beside others, work that is lost too. [s]
     """
 
     jobs: ClusterJobs

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, points
 from crossflow.engine.lasting.record import KINDS_OF_TIME, LongRun
+from crossflow.engine.lasting.sparing import speed_without
 
 MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
 PLANNED = "maintenance"
@@ -28,7 +29,7 @@ class RunSpan:
     end: float  # [s]
     kind: str  # of `KINDS_OF_TIME`; computing that is kept, with its saves, is ``useful``
     cause: str = ""  # what interrupted it, where something did
-    speed: float = 1.0  # share of the replicas that are there. [1]
+    speed: float = 1.0  # of its work, over that of a whole job which nothing slows. [1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +55,35 @@ class RunHistory:
         return self.times["useful"] / self.duration
 
 
+class _Slowness:
+    """Periods in which something slows a job, as they come and go; it is asked for moments in order."""
+
+    def __init__(self, run: LongRun, rng: np.random.Generator) -> None:
+        self.rng, self.under_way = rng, list[tuple[float, float]]()  # ends [s], and what they make of the speed. [1]
+        self.causes = [(float(np.ravel(one.rate)[0]), float(np.ravel(one.length)[0]), 1.0 / one.slowdown) for one in run.slow]
+        for rate, length, speed in self.causes:
+            for _ in range(rng.poisson(rate * length)):
+                self._begin(0.0, length, speed)
+        self.coming = [self._next(0.0, rate) for rate, *_ in self.causes]
+
+    def _next(self, now: float, rate: float) -> float:
+        return now + (float(self.rng.exponential(1.0 / rate)) if rate else np.inf)
+
+    def _begin(self, now: float, length: float, speed: float) -> None:
+        heapq.heappush(self.under_way, (now + float(self.rng.exponential(length)), speed))
+
+    def at(self, now: float) -> tuple[float, float]:
+        """Speed at a moment [1], and until when it lasts at least. [s]"""
+        for i, (rate, length, speed) in enumerate(self.causes):
+            while self.coming[i] <= now:
+                self._begin(self.coming[i], length, speed)
+                self.coming[i] = self._next(self.coming[i], rate)
+        while self.under_way and self.under_way[0][0] <= now:
+            heapq.heappop(self.under_way)
+        ends = self.under_way[0][0] if self.under_way else np.inf
+        return min((speed for _, speed in self.under_way), default=1.0), min([ends, *self.coming])
+
+
 @dataclass
 class _Job:
     """How a run stands at one moment; lives inside `history`."""
@@ -62,6 +92,7 @@ class _Job:
     rng: np.random.Generator
     keep: bool
     rates: Array  # of the causes in order. [1/s]
+    slowness: _Slowness
     now: float = 0.0
     repairs: list[float] = field(default_factory=list)  # when nodes are back. [s]
     times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS_OF_TIME, 0.0))
@@ -93,10 +124,9 @@ class _Job:
 
     @property
     def speed(self) -> float:
-        """Share of the replicas that have all their nodes. [1]"""
-        lacking = max(len(self.repairs) - self.run["spares"], 0.0)
-        gone = math.ceil(lacking / self.run["replica"]) * self.run["replica"]
-        return max(1.0 - gone / self.run["nodes"], 0.0)
+        """Speed with the replicas that have all their nodes, over that with all replicas. [1]"""
+        lacking = math.ceil(max(len(self.repairs) - self.run["spares"], 0.0) / self.run["replica"])
+        return float(speed_without(points(float(lacking)), points(self.run["nodes"] / self.run["replica"]), points(self.run["idle"]))[0])
 
 
 def _computed(run: Mapping[str, float], running: float) -> float:
@@ -105,49 +135,77 @@ def _computed(run: Mapping[str, float], running: float) -> float:
     return float(whole * run["interval"] + min(rest, run["interval"]))
 
 
-def _pieces(job: _Job, running: float, *, elastic: bool) -> Iterator[tuple[float, float, float]]:
-    """Begin, end and speed of parts of a stretch of running, between which repaired nodes join. [s]"""
-    if not elastic:
-        yield 0.0, running, 1.0
-        return
+def _running(run: Mapping[str, float], computed: float) -> float:
+    """Time of running in which so much is computed. [s]"""
+    whole, rest = divmod(computed, run["interval"])
+    return float(whole * (run["interval"] + run["stall"]) + rest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Piece:
+    """A part of a stretch of running. [s]"""
+
+    begin: float
+    end: float
+    replicas: float  # speed with those that are there, over that with all. [1]
+    pace: float  # of these, over what it is where nothing slows them. [1]
+
+    @property
+    def speed(self) -> float:
+        """Work that it does, over that of a whole job which nothing slows. [1]"""
+        return self.replicas * self.pace
+
+
+def _pieces(job: _Job, running: float, *, elastic: bool) -> Iterator[_Piece]:
+    """Parts of a stretch of running, between which repaired nodes join, and something slows the job or does so no longer."""
     begin, start = 0.0, job.now
     while True:
-        job.mended()
-        ends = min(job.repairs[0] - start, running) if job.repairs else running
-        yield begin, ends, job.speed
-        begin = ends
+        pace, changes = job.slowness.at(job.now)
+        if elastic:
+            job.mended()
+            changes = min([changes, *job.repairs[:1]])
+        ends = min(changes - start, running)
+        yield _Piece(begin=begin, end=ends, replicas=job.speed if elastic else 1.0, pace=pace)
         if ends >= running:
             return
-        job.now = max(job.now, start + ends)
+        begin, job.now = ends, changes
 
 
 def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: float, cause: str) -> float:
     """Run for some time, then stop; the work that is kept, at most what is `left`. [s]"""
     run, start = job.run, job.now
     cycle = run["interval"] + run["stall"]
-    pieces = list(_pieces(job, running, elastic=elastic))
     whole = 0.0 if kept_all else np.floor(max(running - run["commit"], 0.0) / cycle)
     readable = running if kept_all else whole * cycle  # running time whose work is kept
-    work = kept = computing = counted = 0.0
-    for begin, end, speed in pieces:
-        did = _computed(run, end) - _computed(run, begin)
-        if speed > 0 and work + did * speed >= left:  # the run ends within this piece, with all that it did
-            share = (left - work) / (did * speed)
-            readable = running = begin + (end - begin) * share
-            kept, computing = left, computing + did * share
-            counted = computing
-            break
-        held = max(_computed(run, min(end, readable)) - _computed(run, min(begin, readable)), 0.0)
-        work, kept, computing, counted = work + did * speed, kept + held * speed, computing + did, counted + held
-    job.times["useful"] += kept
-    job.times["shrunk"] += counted - kept
-    job.times["lost_work"] += computing - counted
-    job.times["saving"] += running - computing
-    for begin, end, speed in pieces if job.keep else ():
-        job.mark("useful", start + min(begin, readable), start + min(end, readable), speed=speed)
-        job.mark("lost_work", start + max(begin, readable), start + min(max(end, readable), running), cause, speed)
+    pieces, kept, ends = _kept(run, _pieces(job, running, elastic=elastic), readable, left)
+    if ends is not None:  # with all that it did
+        readable = running = ends
+    for one in pieces:
+        did = _computed(run, min(one.end, running)) - _computed(run, min(one.begin, running))
+        held = max(_computed(run, min(one.end, readable)) - _computed(run, min(one.begin, readable)), 0.0)
+        job.times["useful"] += held * one.speed
+        job.times["shrunk"] += held * (1.0 - one.replicas)
+        job.times["slowed"] += held * one.replicas * (1.0 - one.pace)
+        job.times["lost_work"] += did - held
+    job.times["saving"] += running - _computed(run, running)
+    for one in pieces if job.keep else ():
+        job.mark("useful", start + min(one.begin, readable), start + min(one.end, readable), speed=one.speed)
+        job.mark("lost_work", start + max(one.begin, readable), start + min(max(one.end, readable), running), cause, one.speed)
     job.now = start + running
     return kept
+
+
+def _kept(run: Mapping[str, float], pieces: Iterator[_Piece], readable: float, left: float) -> tuple[list[_Piece], float, float | None]:
+    """Pieces as far as the run needs them, work that is kept [s], and when the run ends, if it does: where nothing is `left`. [s]"""
+    used, work, kept = list[_Piece](), 0.0, 0.0
+    for one in pieces:
+        used.append(one)
+        did = _computed(run, one.end) - _computed(run, one.begin)
+        if one.speed > 0 and work + did * one.speed >= left:
+            return used, left, _running(run, _computed(run, one.begin) + (left - work) / one.speed)
+        kept += max(_computed(run, min(one.end, readable)) - _computed(run, min(one.begin, readable)), 0.0) * one.speed
+        work += did * one.speed
+    return used, kept, None
 
 
 def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: int = 0) -> RunHistory:
@@ -156,9 +214,10 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
     work : time of computing that the run needs. [s]  spans : whether to list what happens when.
     """
     plain = {name: float(np.ravel(getattr(run, name))[0]) for name in ("nodes", "interval", "stall", "commit", "restart", "spares",
-        "replica", "planned", "maintenance")}  # fmt: skip
+        "replica", "idle", "planned", "maintenance")}  # fmt: skip
     rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
-    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates)
+    slowness = _Slowness(run, np.random.default_rng([seed, draw, 1]))
+    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates, slowness=slowness)
     counts, done = dict.fromkeys((one.name for one in run.causes), 0), 0.0
     longest = 1e4 * (work + plain["interval"]) * (1.0 + plain["stall"] / plain["interval"])  # in which any run ends
     regular = 1.0 / plain["planned"] if plain["planned"] else np.inf
@@ -191,7 +250,9 @@ def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int
         strikes = job.until_failure()
         if strikes >= job.run["restart"]:
             job.spend(kind, job.run["restart"], name)
-            return
+            if which is None or not run.causes[which].again or job.rng.random() >= run.causes[which].again:
+                return
+            continue
         job.spend(kind, float(strikes), name)
         which = job.cause()
 

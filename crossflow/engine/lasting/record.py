@@ -10,7 +10,7 @@ import numpy as np
 from crossflow.base.arrays import Array, count, points
 
 # Where the time of a run goes; the shares add up to 1.
-KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk")
+KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk", "slowed")
 NEVER_FAILS = 1e-30  # the least rate that floats compute with: one failure in 1e22 years. [1/s]
 NONE = points(0.0)
 
@@ -30,6 +30,7 @@ class FailureCause:
     detection : from the failure to the begin of the restart, nodes at hand: until it is noticed, and until the culprit is known. [s]
     repair : mean time for which a node is away, exponential; 0 where no node is taken out. [s]
     silent : whether the job runs on in vain until it is noticed, so that the work of this time is lost too.
+    again : probability that it strikes once more as soon as the job has restarted; `rate` is without these. [1]
     """
 
     name: str
@@ -37,6 +38,25 @@ class FailureCause:
     detection: Array = field(default_factory=_none)
     repair: Array = field(default_factory=_none)
     silent: bool = False
+    again: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlowCause:
+    """What slows a job and does not stop it, such as a device that is too hot: all others wait for it.
+
+    Attributes
+    ----------
+    name : for reports.
+    rate : of such periods in the whole job at any time, Poisson. [1/s]
+    length : of one in the mean, exponential. [s]
+    slowdown : how many times as long what the job does takes meanwhile; of several the slowest counts. [1]
+    """
+
+    name: str
+    rate: Array
+    length: Array
+    slowdown: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,8 +74,10 @@ class LongRun:
     spares : further nodes, which stand in for broken ones. [1]
     elastic : whether it goes on with fewer replicas where nodes are missing, instead of waiting.
     replica : nodes of one data-parallel replica. [1]
+    idle : of an elastic job, the share of a step in which its stages have nothing to do and can take work of broken ones. [1]
     planned : planned stops while it runs, each after a checkpoint; at random in `renewal`, at equal distances in `events`. [1/s]
     maintenance : length of one, without its checkpoint and restart. [s]
+    slow : what slows it.
     """
 
     causes: tuple[FailureCause, ...]
@@ -67,12 +89,15 @@ class LongRun:
     spares: Array = field(default_factory=_none)
     elastic: bool = False
     replica: Array = field(default_factory=lambda: points(1.0))
+    idle: Array = field(default_factory=_none)
     planned: Array = field(default_factory=_none)
     maintenance: Array = field(default_factory=_none)
+    slow: tuple[SlowCause, ...] = ()
 
     def __len__(self) -> int:
         own = (self.nodes, self.interval, self.stall, self.commit, self.restart, self.spares, self.replica, self.planned)
-        return count(*own, self.maintenance, *(array for one in self.causes for array in (one.rate, one.detection, one.repair)))
+        of_causes = (array for one in self.causes for array in (one.rate, one.detection, one.repair))
+        return count(*own, self.idle, self.maintenance, *of_causes, *(array for one in self.slow for array in (one.rate, one.length)))
 
     @property
     def failures(self) -> Array:
@@ -97,7 +122,8 @@ class TimeShares:
     Attributes
     ----------
     shares : share of the time by kind, `KINDS_OF_TIME`; they add up to 1. [1]
-    by_cause : share of the time that each cause takes, planned stops as `maintenance`; with saving, shrinking and useful time 1. [1]
+    by_cause : share of the time that each cause takes, also by slowing, planned stops as `maintenance`; with saving, shrinking and useful
+        time 1. [1]
     interruptions : unplanned ones in calendar time. [1/s]
     missing : probability that a failure that takes a node out finds no spare. [1]
     away : nodes in repair, mean. [1]

@@ -10,6 +10,15 @@ With failures of rate l (a Poisson process while the job runs and restarts), che
 which is Daly's complete model [1]_, Eq. 20, where d = w = commit = 0. Planned stops of rate m keep all work: then l + m
 ends a cycle. They come at random here, and at equal distances in `events`.
 
+Failures come in bursts [3]_: one of cause c strikes again with probability q as soon as the job has restarted. With s = exp(-l R), the
+probability that nothing strikes in a restart, and p the part of each cause in l, a failure leads to p / (1 - s q) / (s B) strikes of each
+cause in the mean, with B = sum p (1 - q) / (1 - s q); of those that begin with cause c a restart is tried
+(1 + (1 - s) W) / (1 - s q) times, W the sum of all. Waiting for nodes takes the strikes of a burst for independent.
+
+Slow devices are periods that come at random and end by themselves; as many of a cause are under way as customers in an M/G/oo queue [4]_,
+Poisson of mean rate x length, and the slowest of all rules the job. They are independent of failures, so that in the mean all work of the
+run takes E[1 / slowdown] of its time.
+
 Exact are all parts but two. The wait for a node takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: it
 is exact without spares, and where restarts are short beside the time between failures; `events` has no such limit. An elastic job fails
 as often with fewer replicas as with all, and a repaired node joins it without a stop. An error that nobody has noticed yet hides others.
@@ -18,6 +27,10 @@ References
 ----------
 .. [1] J. T. Daly, FGCS 22(3), 2006.
 .. [2] See `sparing`.
+.. [3] D. Tiwari, S. Gupta, S. Vazhkudai, "Lazy Checkpointing: Exploiting Temporal Locality in Failures to Mitigate Checkpointing Overheads
+   on Extreme-Scale Systems", DSN 2014 (failures follow soon on failures).
+.. [4] L. Takacs, "Introduction to the Theory of Queues", Oxford 1962, Ch. 3 (whatever the law of lengths). T. Wu et al., "Falcon:
+   Pinpointing and Mitigating Stragglers for Large-Scale Hybrid-Parallel Training", arXiv:2410.12588, 2024 (from seconds to ten hours).
 """
 
 from __future__ import annotations
@@ -28,7 +41,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, points, wide
 from crossflow.engine.lasting.record import KINDS_OF_TIME, NONE, LongRun, TimeShares
-from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, missing_replicas
+from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, lost_speed
 
 _MOST = 600.0  # exponent, beyond which a job never gets on
 _ROUNDS = 3  # of the search for spares: a geometric grid, then two finer ones between its neighbours
@@ -49,17 +62,43 @@ def _runs(run: LongRun) -> tuple[Array, Array, Array]:
     return computing, np.minimum(kept, computing), 1.0 / stops
 
 
+def _bursts(run: LongRun, struck: Array) -> tuple[list[Array], Array]:
+    """Failures by cause that a failure of any cause leads to, itself among them, and those that strike in a restart before it ends. [1]
+
+    struck : probability that something strikes in a restart.
+    """
+    whole = np.exp(-np.minimum(run.failures * run.restart, _MOST))
+    parts = [one.rate / run.failures for one in run.causes]
+    once = [1.0 / (1.0 - whole * one.again) for one in run.causes]  # strikes of a cause until it does not strike again at once
+    over = sum((part * (1.0 - one.again) * many for part, one, many in zip(parts, run.causes, once, strict=True)), np.zeros(1))
+    after = [part * many / np.maximum(whole * over, 1e-300) for part, many in zip(parts, once, strict=True)]
+    return after, struck * sum(after, np.zeros(1))
+
+
+def _slowed(run: LongRun) -> dict[str, Array]:
+    """Share of the work that is not done because of each cause of slowness, whose slowest one rules. [1]"""
+    found, faster = dict[str, Array](), np.ones(1)  # the latter is the probability that nothing slower is under way
+    for one in sorted(run.slow, key=lambda one: -one.slowdown):
+        present = -np.expm1(-one.rate * one.length)
+        found[one.name] = faster * present * (1.0 - 1.0 / one.slowdown)
+        faster = faster * (1.0 - present)
+    return found
+
+
 def expected(run: LongRun) -> TimeShares:
     """Where the time of a run goes in the mean over a long time; arrays of shape (n,)."""
     n, failures, stops = len(run), run.failures, run.stops
     computing, kept, running = _runs(run)
-    attempts = np.expm1(np.minimum(failures * run.restart, _MOST))  # failures of a restart
-    restarting = attempts / failures
-    often = [one.rate / stops + one.rate / failures * attempts for one in run.causes]  # failures of a cycle by cause
-    planned = run.planned / stops
+    planned, failing = run.planned / stops, sum((one.rate for one in run.causes), np.zeros(1)) / stops
+    struck = -np.expm1(-np.minimum(failures * run.restart, _MOST))  # probability that something strikes in a restart
+    after, further = _bursts(run, struck)
+    often = [each * (failing + planned * struck) for each in after]  # failures of a cycle by cause
+    attempt = struck / failures  # mean time until a restart ends or something strikes in it
+    restarting = [one.rate / stops * (1.0 + further) / (1.0 - (1.0 - struck) * one.again) * attempt for one in run.causes]
+    restarted = planned * (1.0 + further) * attempt
     detection = [many * one.detection for many, one in zip(often, run.causes, strict=True)]
     upkeep = planned * (run.stall + run.commit + run.maintenance)
-    awake = running + restarting + upkeep + sum(detection, np.zeros(1))  # of a cycle without waiting for nodes. [s]
+    awake = running + sum(restarting, restarted) + upkeep + sum(detection, np.zeros(1))  # of a cycle without waiting for nodes. [s]
     broken = [many * one.repair for many, one in zip(often, run.causes, strict=True)]
     load = sum(broken, np.zeros(1)) / awake
     missing = erlang_loss(run.spares, load)
@@ -71,21 +110,23 @@ def expected(run: LongRun) -> TimeShares:
         for many, one in zip(often, run.causes, strict=True)
     ]
     cycle = awake + sum(waiting, np.zeros(1))
-    failing = sum((one.rate for one in run.causes), np.zeros(1)) / stops
     lost = failing * (computing - kept)
     vain = [spent if one.silent else NONE for spent, one in zip(detection, run.causes, strict=True)]
     done = computing - lost
-    short = np.minimum(missing_replicas(run.spares, load, run.replica) * run.replica / run.nodes, 1.0) if run.elastic else NONE
+    short = lost_speed(run.spares, load, run.replica, run.nodes / run.replica, run.idle) if run.elastic else NONE
+    slowed = {name: done * (1.0 - short) * share for name, share in _slowed(run).items()}
+    late = sum(slowed.values(), np.zeros(1))
     times = {
-        "useful": done * (1.0 - short), "saving": running - computing, "lost_work": lost + sum(vain, np.zeros(1)),
-        "detection": sum(detection, np.zeros(1)) - sum(vain, np.zeros(1)), "restart": (1.0 - planned) * restarting,
-        "waiting": sum(waiting, np.zeros(1)), "maintenance": upkeep + planned * restarting, "shrunk": done * short,
+        "useful": done * (1.0 - short) - late, "slowed": late, "saving": running - computing, "lost_work": lost + sum(vain, np.zeros(1)),
+        "detection": sum(detection, np.zeros(1)) - sum(vain, np.zeros(1)), "restart": sum(restarting, np.zeros(1)),
+        "waiting": sum(waiting, np.zeros(1)), "maintenance": upkeep + restarted, "shrunk": done * short,
     }  # fmt: skip
     shares = {kind: wide(times[kind] / cycle, n) for kind in KINDS_OF_TIME}
     by_cause = {
-        one.name: wide((one.rate / stops * (computing - kept + restarting) + spent + waits) / cycle, n)
-        for one, spent, waits in zip(run.causes, detection, waiting, strict=True)
+        one.name: wide((one.rate / stops * (computing - kept) + comes_back + spent + waits) / cycle, n)
+        for one, comes_back, spent, waits in zip(run.causes, restarting, detection, waiting, strict=True)
     }
+    by_cause |= {name: wide(lost_by / cycle, n) for name, lost_by in slowed.items()}
     return TimeShares(
         shares=shares, by_cause={**by_cause, "maintenance": shares["maintenance"]},
         interruptions=wide(sum(often, np.zeros(1)) / cycle, n), missing=wide(missing, n),

@@ -4,13 +4,18 @@ References
 ----------
 .. [1] A. K. Erlang, "Solution of some problems in the theory of probabilities of significance in automatic telephone exchanges", 1917:
    the loss formula B. It holds for every law of repair times with the same mean (insensitivity).
+.. [2] S. Gandhi et al., "ReCycle: Resilient Training of Large DNNs using Pipeline Adaptation", SOSP 2024, Sec. 3: data-parallel peers of a
+   broken stage take its microbatches, in bubbles. I. Jang et al., "Oobleck: Resilient Distributed Training of Large Models Using Pipeline
+   Templates", SOSP 2023 (nodes of a broken pipeline stand in for others).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, points
 
 _REACH = 8.0  # standard deviations beyond the mean in which a Poisson sum ends
 _NEVER = 1e-100  # probability that is none
@@ -41,10 +46,30 @@ def missing_replicas(spares: Array, load: Array, replica: Array) -> Array:
     """Mean number of replicas that a job has too few, where nodes in repair are Poisson of mean `load`.
 
     That is the mean of ceil((K - spares) / replica) where K exceeds the spares: whole nodes of a broken replica stand in for others.
-    Summed as P(K > spares + j replica) over j = 0, 1, ...
     """
+    return _mean_over_missing(spares, load, replica, lambda missing: missing)
+
+
+def lost_speed(spares: Array, load: Array, replica: Array, replicas: Array, idle: Array) -> Array:
+    """Mean share of its speed that a job lacks for want of replicas, of which so many were there; see `speed_without`. [1]"""
+    return _mean_over_missing(spares, load, replica, lambda missing: 1.0 - speed_without(missing, replicas, idle))
+
+
+def speed_without(missing: Array, replicas: Array, idle: Array) -> Array:
+    """Speed of a job that lacks some of its replicas, over that of a whole one. [1]
+
+    The others do all of the work. Where they can do it in their pipelines' bubbles, these are filled first: stages that are `idle` for a
+    share b of a step do 1 / (1 - b) times as much in the same time [2]_, so that with k of d replicas missing it is
+    min(1, (1 - k / d) / (1 - b)). Without such rerouting b is 0.
+    """
+    return np.asarray(np.clip((1.0 - missing / replicas) / (1.0 - idle), 0.0, 1.0))
+
+
+def _mean_over_missing(spares: Array, load: Array, replica: Array, value: Callable[[Array], Array]) -> Array:
+    """Mean of what rises with the number j of missing replicas: its steps from j to j + 1, times P(K > spares + j replica), summed."""
     from scipy.special import pdtrc
 
     extent = load + _REACH * np.sqrt(load) + _REACH - spares
     terms = int(np.clip(np.ceil((extent / replica).max(initial=0.0)), 1, MOST_SPARES))
-    return np.asarray(sum((pdtrc(spares + j * replica, load) for j in range(terms)), np.zeros(1)))
+    steps = (value(points(j + 1.0)) - value(points(float(j))) for j in range(terms))
+    return np.asarray(sum((step * pdtrc(spares + j * replica, load) for j, step in enumerate(steps)), np.zeros(1)))

@@ -14,7 +14,7 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, points
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, FileModel
-from crossflow.base.limits import Flag, NonNegativeInt, PositiveInt, shown
+from crossflow.base.limits import Finite, Flag, NonNegativeInt, PositiveInt, shown
 from crossflow.base.units import Bandwidth, Duration, Quantity, Time
 
 CONFIDENCE = 0.9  # of the interval of a rate that was counted
@@ -38,7 +38,25 @@ class CauseSpec(FileModel):
     diagnosis: Time = Field(default=points(0.0), description="from then until the culprit is known and isolated")
     repair: Time = Field(default=points(0.0), description="mean time for which a node is away; 0 where none is taken out")
     silent: Flag = Field(default=False, description="whether it is a silent error: work since the error is lost")
+    again: Finite = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="share of its interruptions that strike right after the restart from another of them: bursts",
+    )
+    slowdown: Finite | None = Field(
+        default=None,
+        ge=1.0,
+        description="of what slows the job and does not stop it, for detection and diagnosis: how many times as long steps take",
+    )
     source: str = Field(default="", description="key of `sources`, in a file")
+
+    @model_validator(mode="after")
+    def _goes_on(self) -> CauseSpec:
+        if self.slowdown is not None and (self.silent or self.again or self.repair.any()):
+            name = "silent" if self.silent else "again" if self.again else "repair"
+            raise ValueError(f"{name} is of what stops the job, and a slowdown does not; leave one of them out")
+        return self
 
     @model_validator(mode="after")
     def _one_rate(self) -> CauseSpec:
@@ -112,12 +130,19 @@ class CheckpointSpec(FileModel):
     bandwidth: Bandwidth | None = Field(
         default=None, description="what one node reads and writes on the storage; 1 GB/s is assumed where absent"
     )
+    links: Literal["own", "shared"] | None = Field(
+        default=None,
+        description="of `behind`, whether it is written over the links between nodes that steps send over, and both are slowed; where"
+        " absent, shared to neighbours, and own to storage, which then has a network of its own",
+    )
     storage_bandwidth: Bandwidth | None = Field(default=None, description="what the storage delivers to all nodes; no limit where absent")
 
     @model_validator(mode="after")
     def _means_something(self) -> CheckpointSpec:
         if self.steps is not None and self.interval != "auto":
             raise ValueError("give one of interval and steps")
+        if self.links == "shared" and self.kind == "synchronous":
+            raise ValueError("links: no step runs while a synchronous checkpoint is written; leave it out")
         if self.to == "neighbours" and (self.bandwidth is not None or self.storage_bandwidth is not None):
             raise ValueError("bandwidth and storage_bandwidth are of a storage, and it is written to neighbours; leave them out")
         return self

@@ -13,10 +13,13 @@ often as it has transfers there; rates are max-min fair (`flows`).
   of the fewer of both let it.
 - **Services.** The engines of a service are one job on one network. Equal ones send what they send among themselves at once, other kinds of
   them (workers that read prompts) at other times. Keys and values of one prompt travel at a time, from any worker to any node that writes.
+- **Gathers and scatters.** Ranks of other nodes send a part each to the first of their group, as fast as its port takes all of them, or get
+  one from it. A broadcast and a reduce pass along a chain.
 - **Trees.** Where switches reduce, one stream of each group climbs from every leaf to one spine, and comes down again [4]_.
 
 A slowdown is the time over that of the job alone, packed, with adaptive routing: what other prices take for granted. These take nothing for
-granted of where keys and values come from, so that of a handover it is the time over that alone in the same place.
+granted of where keys and values come from, so that of a handover it is the time over that alone in the same place, and what this takes over
+ports into one switch (`Slowdown.ways`) is known beside it.
 
 References
 ----------
@@ -38,11 +41,11 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.base.errors import StrategyError
-from crossflow.hardware.architecture.network import Congestion
+from crossflow.hardware.architecture.network import Congestion, NeighbourJob
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
-Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree", "handover"]
+Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree", "handover", "gather", "scatter"]
 MOST_HASHED = 1 << 22  # hashes of all draws; what sends more flows has as many on every path
 UP, DOWN, ACROSS = "link of a leaf switch to a spine", "link of a spine to a leaf switch", "link between two groups"
 TAIL = 0.95  # quantile that is told beside the mean
@@ -55,11 +58,20 @@ class Slowdown:
     factors: tuple[float, ...]
     bottleneck: str  # the kind of link that slows it most often
     quantile: float | None = None  # by which messages are priced; the mean where None
+    ways: tuple[float, ...] = ()  # of a handover, in each moment: how much longer it takes alone than over ports into one switch
 
     @property
     def priced(self) -> float:
         """The factor by which messages are priced. [1]"""
-        return self.mean if self.quantile is None else float(np.quantile(self.factors, self.quantile, method="inverted_cdf"))
+        return self._of_moments(np.array(self.factors))
+
+    @property
+    def over_ports(self) -> float:
+        """Of a handover, the same over ports into one switch. [1]"""
+        return self._of_moments(np.multiply(self.factors, self.ways))
+
+    def _of_moments(self, factors: Array) -> float:
+        return float(factors.mean() if self.quantile is None else np.quantile(factors, self.quantile, method="inverted_cdf"))
 
     @property
     def mean(self) -> float:
@@ -167,6 +179,11 @@ def refusal(congestion: Congestion, network: Network) -> str | None:
     return None
 
 
+def in_order(jobs: Sequence[NeighbourJob]) -> tuple[NeighbourJob, ...]:
+    """Jobs by their devices and by what they send, so that it does not matter who was named first."""
+    return tuple(sorted(jobs, key=lambda job: (job.devices, job.traffic, job.senders or 0.0, job.duty, job.weight, job.priority)))
+
+
 def _nodes(congestion: Congestion, network: Network) -> int:
     """Nodes of all jobs."""
     if congestion.placement == "by-rail":
@@ -196,6 +213,8 @@ def slowdown(
     if why := refusal(congestion, network):
         raise StrategyError(f"network.inter.congestion: {why}")
     own, width = network.cluster.nodes, network.package.nodes
+    if congestion.placement != "packed":  # where jobs lie one after the other, their order says where
+        congestion = congestion.model_copy(update={"jobs": in_order(congestion.jobs)})
 
     def sent(cluster: _Cluster, places: JobPlaces) -> _Traffic:
         if part is None:
@@ -225,7 +244,10 @@ def slowdown(
         traffics.append(_traffic(cluster, place, place[0].size // nodes, nodes, job.traffic, senders=senders))
     rate, bottleneck = _rates(cluster, traffics, sends)
     names, counts = np.unique(bottleneck, return_counts=True)
-    return Slowdown(factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile)
+    return Slowdown(
+        factors=tuple(divide(nearest, rate).tolist()), bottleneck=str(names[counts.argmax()]), quantile=congestion.quantile,
+        ways=tuple((1.0 / nearest).tolist()) if pattern == "handover" else (),
+    )  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------------- places and transfers
@@ -280,6 +302,8 @@ def _traffic(
         send, receive = members[:, :senders], members[:, senders:]
         pairs = _exchanged(cluster, (node[send], rail[send]), (node[receive], rail[receive]))
         return _Traffic(pairs=pairs, share=1.0 / max(senders, ranks - senders))
+    if pattern in ("gather", "scatter"):
+        return _rooted(cluster, places, members, pattern)
     if only is not None:
         ahead, there = members[:, only[0]], members[:, only[1]]
     else:
@@ -290,13 +314,26 @@ def _traffic(
     return _Traffic(pairs=_counted(cluster, source, target, np.ones(source.size, dtype=int)), share=1.0)
 
 
+def _rooted(cluster: _Cluster, places: JobPlaces, members: Index, pattern: Pattern) -> _Traffic:
+    """Transfers between the first member of each group and those in other nodes, whose parts share its port."""
+    node, rail = places
+    root, others = np.broadcast_arrays(members[:, :1], members[:, 1:])
+    apart = node[others] != node[root]
+    ahead, there = (others[apart], root[apart]) if pattern == "gather" else (root[apart], others[apart])
+    source, target = (cluster.switch(node[one], rail[there]) for one in (ahead, there))
+    most = max(int(apart.sum(axis=1).max()), 1)
+    return _Traffic(pairs=_counted(cluster, source, target, np.ones(source.size, dtype=int)), share=1.0 / most)
+
+
 def _handed_over(cluster: _Cluster, places: JobPlaces, part: DevicePart, stride: int, congestion: Congestion) -> _Traffic:
     """Transfers of one engine of `stride` devices in each moment, to as many devices of those before its part, from a node on."""
     node, rail = places
     rng = np.random.default_rng((congestion.seed, 0, 2))
     width = int(np.count_nonzero(node == node[0]))
-    sends = part.before + stride * rng.integers(0, part.devices // stride, congestion.draws)
-    receives = width * rng.integers(0, part.before // width, congestion.draws)
+    engines, nodes = part.devices // stride, part.before // width
+    # Ways from each engine to each node in turn, as many of each as moments allow.
+    way = ((np.arange(congestion.draws) + rng.random(congestion.draws)) * (engines * nodes / congestion.draws)).astype(int)
+    sends, receives = part.before + stride * (way // nodes), width * (way % nodes)
     moments, ranks = dict[tuple[int, int], _Traffic](), np.arange(stride)
     for ends in set(zip(sends.tolist(), receives.tolist(), strict=True)):
         ahead, there = ends[0] + ranks, (ends[1] + ranks) % part.before

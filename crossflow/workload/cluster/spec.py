@@ -192,8 +192,8 @@ class ClusterFile(FileModel):
     )
     links: Literal["own", "shared"] = Field(
         "own",
-        description="own: no job slows another; shared: jobs that run at once share links between nodes, of a fat tree or dragonfly, of"
-        " `fifo` and `backfill`; `system.network.inter.congestion` says how",
+        description="own: no job slows another; shared: jobs that run at once share links between nodes, of a fat tree or dragonfly;"
+        " `system.network.inter.congestion` says how",
     )
     power_cap: Power | None = Field(None, description="most that the cluster may draw at the wall; jobs wait for power as for devices")
     idle_power: Power | None = Field(
@@ -218,11 +218,8 @@ class ClusterFile(FileModel):
             raise ValueError("jobs: expected at least one")
         if self.placement == "slices" and self.scheduler.kind not in ("fifo", "backfill"):
             raise ValueError(f"placement: {self.scheduler.kind} takes devices away, and slices stay until their jobs end; take backfill")
-        if self.links == "shared":
-            if self.placement == "slices":
-                raise ValueError("links: slices of a torus share none; leave it out")
-            if self.scheduler.kind not in ("fifo", "backfill"):
-                raise ValueError(f"links: what jobs lose that {self.scheduler.kind} takes devices from is not known; take backfill")
+        if self.links == "shared" and self.placement == "slices":
+            raise ValueError("links: slices of a torus share none; leave it out")
         if self.scheduler.kind == "gang" and self.scheduler.quantum is None:  # asked for where gang can be had at all
             raise ValueError("scheduler: gang needs a quantum, such as {kind: gang, quantum: 30 min}")
         for i, job in enumerate(self.jobs):
