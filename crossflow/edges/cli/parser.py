@@ -532,7 +532,8 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("shell", choices=("bash", "zsh", "fish"), help="shell that reads the script"),
     )),
     "bench": ("measure the speed of crossflow itself", (
-        _argument("--against", type=Path, metavar="FILE", help="refuse figures that are slower than these, which `bench --json` wrote, or that call 1.1 times as many functions"),
+        _argument("--against", type=Path, metavar="FILE",
+                  help="refuse figures that are slower than these, which `bench --json` wrote, or that make 1.1 times as many calls"),
         _argument("--within", type=_times, metavar="TIMES", help="how many times as slow as in FILE is allowed; 1.3 where absent"),
     )),
 }  # fmt: skip
