@@ -455,10 +455,21 @@ def test_a_trial_that_takes_nothing_over_takes_one_coordinate():
     designs = np.random.default_rng(4).uniform(0.05, 0.2, (4, 3, 40))
     factor = np.full((3, 40), 0.5)
     for crossing, changed in ((0.0, 1), (1.0, 4)):
-        tried = evolution._trials(CONTINUOUS, designs, factor, np.full((3, 40), crossing), np.random.default_rng(5))
+        tried = evolution._trials(CONTINUOUS, designs, factor, np.full((3, 40), crossing), np.random.default_rng(5), np.arange(3)[:, None])
         differ = (np.abs(tried - designs) > 1e-12).sum(axis=0)
         assert differ.max() == changed
         assert (differ == changed).mean() > 0.9  # two draws of the same neighbour may leave it where it is
+
+
+def test_differences_are_those_of_designs_of_the_population_or_of_a_neighbour():
+    """A population whose designs are all alike moves along the differences of another where that is its neighbour, and else nowhere."""
+    designs = np.random.default_rng(4).uniform(0.05, 0.2, (4, 2, 40))
+    designs[:, 0] = designs[:, 0, :1]
+    factor, crossing = np.full((2, 40), 0.5), np.ones((2, 40))
+    for among, moved in (([[0, 0], [1, 1]], False), ([[1, 1], [1, 1]], True)):
+        tried = evolution._trials(CONTINUOUS, designs, factor, crossing, np.random.default_rng(5), np.array(among))
+        assert (np.abs(tried - designs)[:, 0] > 1e-9).any() == moved
+        assert (np.abs(tried - designs)[:, 1] > 1e-9).any()
 
 
 def evolved_bowl(evaluations, scale=1.0):

@@ -9,7 +9,8 @@ best of its population and along the difference of two others,
 coordinate by coordinate with probability CR; it takes the design's place where it is better. F and CR are drawn about values that
 succeeded before, those with larger gains counting more. Departures from the paper: steps multiply shares and add to ranges
 (`Space.moved`), so that every design keeps to its budgets; there is no archive; a population also tries the best designs of its
-neighbours, so that a division that is good at one point of a sweep is tried beside it too.
+neighbours, so that a division that is good at one point of a sweep is tried beside it too, and the differences that it steps along
+are those of its own designs or of a neighbour's, which is searched for much the same.
 
 References
 ----------
@@ -31,7 +32,7 @@ from crossflow.base.arrays import Array, Index, Mask
 Merits = Callable[[Array], Array]
 LEADING = 0.1  # part of a population that trials move towards
 SMALLEST, LARGEST = 4, 18  # designs of a population: at least, and for each dimension at most
-LAST = 20  # designs of a population at the end, where it does not begin with fewer
+FIRST, LAST = 0.7, 20  # designs of a population at the beginning, over the root of its evaluations; and at the end, if these are fewer
 HISTORY, FIRST_F, FIRST_CR, SCATTER = 6, 0.5, 0.8, 0.1  # successes remembered, first values of F and CR, and how widely they are drawn
 EXCHANGE = 8  # generations between two looks at the neighbours
 NEAR, NEAR_RANGE = 0.5, 0.125  # spread of the designs about those that are known, of shares as a logarithm, and of ranges
@@ -125,7 +126,7 @@ def first_designs(space: Space, known: Array, evaluations: int, rng: np.random.G
 
 def size_of(space: Space, evaluations: int) -> int:
     """Designs of a population that may evaluate so many."""
-    return int(np.clip(round(np.sqrt(evaluations)), 2 * SMALLEST, LARGEST * space.dimensions))
+    return int(np.clip(round(FIRST * np.sqrt(evaluations)), 2 * SMALLEST, LARGEST * space.dimensions))
 
 
 def _about(space: Space, known: Array, size: int, rng: np.random.Generator, wide: float) -> Array:
@@ -165,6 +166,7 @@ def evolved(
     start = spent = first.shape[2]
     last = min(start, LAST)
     memory = _Memory.fresh(first.shape[1])
+    among = np.concatenate([np.arange(first.shape[1])[:, None], neighbours], axis=1)
     generation = 0
     while evaluations - spent >= SMALLEST:
         size = max(SMALLEST, round(start + (last - start) * spent / evaluations))
@@ -173,7 +175,7 @@ def evolved(
             break
         generation += 1
         factor, crossing = memory.drawn(here.merit.shape, rng)
-        tried = _trials(space, here.designs, factor, crossing, rng)
+        tried = _trials(space, here.designs, factor, crossing, rng, among)
         if generation % EXCHANGE == 0 and neighbours.shape[1] < tried.shape[2]:
             tried[:, :, tried.shape[2] - neighbours.shape[1] :] = here.designs[:, :, 0][:, neighbours]
         merit = merits(tried)
@@ -190,11 +192,15 @@ def _converged(populations: Populations) -> bool:
     return bool(((difference > 0) & (difference <= CONVERGED)).all())
 
 
-def _trials(space: Space, designs: Array, factor: Array, crossing: Array, rng: np.random.Generator) -> Array:
-    """A trial for every design; the first of each population is the best."""
+def _trials(space: Space, designs: Array, factor: Array, crossing: Array, rng: np.random.Generator, among: Index) -> Array:
+    """A trial for every design; the first of each population is the best.
+
+    among : populations of whose designs the differences may be, shape (problems, populations).
+    """
     d, problems, size = designs.shape
     leading = rng.integers(0, max(2, int(LEADING * size)), (problems, size))
-    one, other = (np.take_along_axis(designs, rng.integers(0, size, (1, problems, size)), 2) for _ in range(2))
+    of = np.take_along_axis(among, rng.integers(0, among.shape[1], (problems, size)), 1)
+    one, other = (designs[:, of, rng.integers(0, size, (problems, size))] for _ in range(2))
     towards = space.between(designs, np.take_along_axis(designs, leading[None], 2))
     crossed = rng.random(designs.shape) < crossing
     crossed |= np.arange(d)[:, None, None] == rng.integers(0, d, (problems, size))  # one coordinate at least
