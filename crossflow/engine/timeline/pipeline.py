@@ -236,14 +236,15 @@ def _flow_line(pipeline: SlotPipeline) -> Array:
 def _repetition(ends: SlotEnds, walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Array, Index]:
     """What a microbatch adds from here on, NaN where nothing repeats yet [s], and after how many that repeats, of shape (n,).
 
-    The last `stages` pairs of a forward and a backward pass on each stage, before it has no more forward passes, are compared
-    with those a period before: between them they hold a slice through all stages that all later slots come after. With one of the
-    `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
+    The last pair of a forward and a backward pass on each stage, before it has no more forward passes, is compared with that a period
+    before. A slot needs one of the same pair, or of the pair before, on its own or a neighbouring stage: all later slots come after this
+    slice through all stages. Where chunks are interleaved, results come from `stages` pairs before, and so many are compared. With one of
+    the `kinds` of slots alone, the last forward passes are, of the last chunk, through which a round ends on every stage.
     """
     slots, *before = _slices(walk, stages, chunks, kinds)
     last = ends(slots)
     pace, period = np.full(last.shape[1], np.nan), np.ones(last.shape[1], dtype=int)
-    few = slice(None, None, stages)  # slots that tell most periods from one that repeats
+    few = slice(None, None, stages if chunks > 1 else 1)  # slots that tell most periods from one that repeats
     with np.errstate(invalid="ignore"):  # a stage that never ends repeats nothing
         for shorter, earlier in enumerate(before):
             here = np.flatnonzero(np.isnan(pace) & ~np.isnan(_added(last[few] - ends(earlier[few]))))
@@ -269,7 +270,7 @@ def _slices(walk: Walk, stages: int, chunks: int, kinds: int) -> tuple[Index, ..
     """
     found, total = np.stack(walk.stages), len(walk.stages[0])
     stop = np.array([total - (ahead(stages, chunks, stage) if kinds > 1 else 0) for stage in range(stages)])
-    window = stop[:, None] - np.arange(1, kinds * stages + 1)
+    window = stop[:, None] - np.arange(1, kinds * (stages if chunks > 1 else 1) + 1)
     backs = [kinds * stages * chunks] if chunks > 1 else range(kinds * stages, 0, -kinds)
     return tuple(np.take_along_axis(found, window - back, axis=1).ravel() for back in (0, *backs))
 
