@@ -111,9 +111,9 @@ def test_a_wrong_record_is_refused(tmp_path, change, sentence):
 @pytest.mark.parametrize(
     ("place", "key", "value", "sentence"),
     [
-        ("rows.0", "at", -1.0, "ranks[0].rows[0].at: input should be greater than or equal to 0, got -1"),
-        ("rows.0", "time", -1.0, "ranks[0].rows[0].time: input should be greater than or equal to 0, got -1"),
-        ("rows.0", "size", -4, "ranks[0].rows[0].size: input should be greater than or equal to 0, got -4"),
+        ("rows.0", "at", -1.0, "ranks[0].rows[0].at: expected at least 0, got -1"),
+        ("rows.0", "time", -1.0, "ranks[0].rows[0].time: expected at least 0, got -1"),
+        ("rows.0", "size", -4, "ranks[0].rows[0].size: expected at least 0, got -4"),
         ("rows.0", "op", "allreduce", "ranks[0].rows[0].op: unknown call 'allreduce'; did you mean 'all_reduce'?"),
         ("rows.0", "ranks", [0, 8], "ranks[0].rows[0].ranks: there is no rank 8 in a world of 8"),
         ("rows.3", "until", 0.01, "ranks[0].rows[3].until: expected a time that is not before at = 0.02, got 0.01"),

@@ -165,3 +165,11 @@ def test_nothing_that_interrupts_is_a_sentence():
     scenario = changed("run", {"tokens": 1e12})
     with pytest.raises(CrossflowError, match="nothing interrupts its run; give"):
         drawn(scenario, evaluate(scenario), 0)
+
+
+def test_a_rate_can_be_set_where_failures_are_named():
+    data = {"system": "dgx-h100", "workload": "llama3-8b", "strategy": "tp8", "run": {"tokens": 1e11, "failures": "llama3-h100"}}
+    named = crossflow.predict(data, "run.failures.gpu.rate=9 1/year")
+    whole = crossflow.predict({**data, "run": {"tokens": 1e11, "failures": {"like": "llama3-h100", "gpu": {"rate": "9 1/year"}}}})
+    assert named.run == whole.run
+    assert named.run != crossflow.predict(data).run

@@ -496,7 +496,7 @@ def test_points_of_a_batch_are_as_each_alone():
         (GRPO, {"rollout": {**ROLLOUT, "prompts": 9}}, "its 36 answers do not fill training steps of 16 samples"),
         (GRPO, {"rollout": {**ROLLOUT, "staleness": 1}}, "give rollout.devices, or leave it out"),
         (GRPO, {"rollout": {**ROLLOUT, "partial": 0.05}}, "rollout.partial: 0.05 of 8 prompts is none; give at least 0.12"),
-        (GRPO, {"rollout": {**ROLLOUT, "partial": 0}}, "job.rollout.partial: input should be greater than 0"),
+        (GRPO, {"rollout": {**ROLLOUT, "partial": 0}}, "job.rollout.partial: expected more than 0"),
         (GRPO, {"rollout": {**ROLLOUT, "partial": True}}, "job.rollout.partial: "),
         (GRPO, {"rollout": {**ROLLOUT, "prompt": 0}}, "rollout.prompt: it has at least one token"),
         (GRPO, {"rollout": {**ROLLOUT, "prompts": 10**6}}, "at most 200,000 answers are replayed"),

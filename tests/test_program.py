@@ -348,9 +348,9 @@ def test_texts_that_are_not_json(tmp_path, text, said):
 
 LOOKUP = {"kind": "lookup", "samples": 1, "tables": 1, "rows": 1, "width": 1, "pooling": 1}
 IMPOSSIBLE = [
-    ({"kind": "product", "m": 1e308, "n": 1, "k": 1}, "m: input should be less than or equal to 1"),
-    ({**LOOKUP, "element": 0}, "element: input should be greater than 0"),
-    ({**LOOKUP, "load": 0.5}, "load: input should be greater than or equal to 1"),
+    ({"kind": "product", "m": 1e308, "n": 1, "k": 1}, "m: expected at most 1"),
+    ({**LOOKUP, "element": 0}, "element: expected more than 0"),
+    ({**LOOKUP, "load": 0.5}, "load: expected at least 1"),
 ]
 
 

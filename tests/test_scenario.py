@@ -105,7 +105,7 @@ def test_all_sections_tell_their_problems_at_once(write):
     text = GOOD.replace("devices: 8", "devces: 8").replace("hidden: 512", "hidden: -1").replace("RC-2-2-d2", "RC-2")
     assert told(write(text)) == [
         "s.yaml:4: system.devces: unknown key 'devces'; did you mean 'devices'?",
-        "s.yaml:7: workload.hidden: input should be greater than 0, got -1",
+        "s.yaml:7: workload.hidden: expected more than 0, got -1",
         "s.yaml:11: strategy: strategy 'RC-2': 'RC' is not understood; write RC-KP1-KP2-dDP-pLP, CR-KP1-dDP-pLP, a part of these such as d512, or degrees such as tp8-dp4-pp2",
     ]
 
@@ -131,7 +131,7 @@ def test_unknown_names_are_told_with_their_lines_and_with_the_rest(write):
         ("  hidden: 512", "  hidden: 512\n  dtype: fp4", "s.yaml:8: workload.dtype: expected one of fp64, fp32, tf32, fp16, bf16, int8, fp8, got 'fp4'; did you mean 'fp64'?"),
         ("  hidden: 512", "  hidden: 512\n  dtype: int8", "s.yaml:8: workload.dtype: pathfinder has no rates for int8; it has fp16, bf16, fp32"),
         ("strategy: RC-2-2-d2", "strategy: RC-2-2-d2\nplacement: [dp, kp1]", "s.yaml:12: placement: expected each of kp1, kp2, dp once, or auto; got dp, kp1"),
-        ("strategy: RC-2-2-d2", "strategy: RC-2-2-d2\nkernels_per_device: 0", "s.yaml:12: kernels_per_device: input should be greater than 0, got 0"),
+        ("strategy: RC-2-2-d2", "strategy: RC-2-2-d2\nkernels_per_device: 0", "s.yaml:12: kernels_per_device: expected more than 0, got 0"),
     ],
 )  # fmt: skip
 def test_problems_are_told_exactly(write, old, new, line):

@@ -323,7 +323,7 @@ def test_a_scan_is_written_to_a_file_and_read_back():
     builder = ProgramBuilder(dtype="bf16")
     builder.compute("scan", Scan(samples=2, heads=32, length=4096, width=128, state=128, chunk=64, delta=True, backward=True))
     assert program_of(document_of(builder.build())).kernels == builder.build().kernels
-    with pytest.raises(SpecError, match=r"kernels\[0\].length: input should be greater than 0, got 0"):
+    with pytest.raises(SpecError, match=r"kernels\[0\].length: expected more than 0, got 0"):
         program_of(
             {**document_of(builder.build()), "kernels": [{"kind": "scan", "samples": 1, "heads": 1, "length": 0, "width": 1, "state": 1}]}
         )

@@ -370,7 +370,7 @@ def test_an_ideal_node_before_a_real_network_reduces_as_its_switch_says():
             {"switch": None, "uplink": "CPO-200G"},
             "technology.intra_uplink is a link between switches, and none is named: give technology.intra_switch, or leave it out",
         ),
-        ({"network": {"tiers": 5}}, "system.network.intra.tiers: input should be less than or equal to 4, got 5"),
+        ({"network": {"tiers": 5}}, "system.network.intra.tiers: expected at most 4, got 5"),
         ({"switch": "NVLink7-switch"}, "technology library 'standard' has no switch 'NVLink7-switch'; did you mean 'NVLink6-switch'?"),
         ({"room": {"rack_cable": "2 us"}}, "system.room.rack_cable: expected a quantity in m, got '2 us'"),
     ],

@@ -135,7 +135,7 @@ WRONG = [
     ({"template": "v100", "budgets": {"area": {"compute": 1.2}}}, "budgets.area.compute", "expected at most 1, got 1.2"),
     ({"template": "v100", "budgets": {"area": {"compute": 0.9}}}, "budgets.area", "the shares of the chip area add up to 1.138, more than 1"),
     ({"template": "v100", "budgets": {"area": {"on_chip": {"l3": 0.01}}}}, "budgets.area.on_chip", "no level 'l3'; levels: registers, l1, l2"),
-    ({"template": "v100", "devices": 0}, "devices", "input should be greater than 0, got 0"),
+    ({"template": "v100", "devices": 0}, "devices", "expected more than 0, got 0"),
     ({"template": "v100", "devices": 8, "nodes": 4}, "", "devices = 8 but nodes x devices_per_node = 4 x 1 = 4; give one of the two"),
     ({"template": "v100", "devices": 12, "devices_per_node": 8}, "", "devices = 12 does not fill nodes of 8 devices; give a multiple of 8, or fewer than that"),
     ({"template": "v100", "dataflow": "weights"}, "dataflow", "expected one of weight, activation, output, best, got 'weights'; did you mean 'weight'?"),

@@ -741,10 +741,13 @@ SHORT = {
 }  # sections that a name alone may stand for, and their key of it
 
 
+FAILURES = ("run", "failures")
+
+
 def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
     """The document with sections given by a name alone as the mappings that they are short for, so that settings reach below.
 
-    A strategy as text is one too where `settings` change a key of it.
+    A strategy as text is one too where `settings` change a key of it, and so are failures by the name of a file.
     """
     data = document.data
     if not isinstance(data, Mapping):
@@ -757,6 +760,8 @@ def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
     pools = files.held(data, ("system", "pools"))
     if isinstance(pools, Mapping):
         named |= {("system", "pools", name): {"template": pool} for name, pool in pools.items() if isinstance(pool, str)}
+    if isinstance(rates := files.held(data, FAILURES), str) and any(setting.startswith(f"{'.'.join(FAILURES)}.") for setting in settings):
+        named[FAILURES] = {"like": rates}
     if any(setting.startswith("strategy.") for setting in settings):
         if whole := next((one for one in settings if one.startswith("strategy=")), ""):
             raise document.error(("strategy",), f"{whole} says all of it, and no key of it can be set beside; write the key into it too")

@@ -52,6 +52,12 @@ EXPECTED = {  # by what pydantic calls a value of another type
     "tuple_type": "a list", "list_type": "a list", "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
 }  # fmt: skip
 _MAPPING = {"mapping_type", "dict_type", "model_type"}  # of them those of a mapping
+_BOUND = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
 _COUNTED = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}  # lists
 # What YAML 1.2 knows as printable, Sec. 5.1.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -523,6 +529,9 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         word, key = _COUNTED[kind]
         count = detail["ctx"][key]
         message = f"expected {word} {count:,} {'entry' if count == 1 else 'entries'}, got {shape}"
+    elif kind in _BOUND:
+        word, bound = _BOUND[kind][0], detail["ctx"][_BOUND[kind][1]]
+        message = f"expected {word} {limits.shown(int(bound) if bound == int(bound) else bound)}, got {shape}"
     elif kind in _MAPPING:
         message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:

@@ -285,7 +285,7 @@ def notes(study: Study, view: View, results: Sequence[searches.SearchResult]) ->
     return found + ([LOOSELY] if any(any(_loose(study, block)) for block in _blocks(study, view, results)[1]) else [])
 
 
-def technology_notes(scenario: Scenario, values: Mapping[str, Sequence[Any]], study: str) -> list[str]:
+def technology_notes(scenario: Scenario, values: Mapping[str, Any], study: str) -> list[str]:
     """What readers of points on other technologies must know, which a study of them says; `study` is where they can be divided anew."""
     if SYSTEMS & set(values):
         return []

@@ -319,7 +319,7 @@ def interruptions(found: Mapping[str, float | None]) -> dict[str, str]:
         "checkpoint": f"{show(told['checkpoint_bytes'], 'B')} every {_lasting(told['checkpoint_interval_s'])}; steps wait "
         f"{show(told['checkpoint_stall_s'], 's')}{beside}, it can be read after {show(told['checkpoint_commit_s'], 's')}",
         "restart": show(told["restart_s"], "s"),
-        "spares": f"{count(told['spares'])} nodes; {told['nodes_in_repair']:,.3g} in repair",
+        "spares": f"{count(told['spares'])} node{'' if told['spares'] == 1 else 's'}; {told['nodes_in_repair']:,.3g} in repair",
         "lost time": largest(kinds),
         "by cause": largest(causes),
     }
