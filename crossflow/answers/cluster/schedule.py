@@ -92,7 +92,7 @@ class ScheduledJobs(PlainData, Tabular):
     def _beside(self) -> Array:
         """Time of each job's running beside others, with work that is lost. [s]"""
         stays = self.found.stays
-        return np.bincount(stays.job, stays.stopped - stays.loaded, minlength=len(self.found.jobs))
+        return np.asarray(np.bincount(stays.job, stays.stopped - stays.loaded, minlength=len(self.found.jobs)), dtype=float)
 
     @property
     def _ran(self) -> Array:
