@@ -39,7 +39,7 @@ DOORS = {
     "mapping.flows": ("FlowPaths", "max_min"),
     "mapping.slices": ("SliceGround", "SliceShape", "slice_ground", "text_of"),
     "mapping.spread": ("LinkSpread",),
-    "mapping.topology": ("Network", "Topology"),
+    "mapping.topology": ("GROUPED", "Network", "Topology"),
     "mapping.wiring": ("ANY_WIRING", "LEVELS", "WhichLevel", "switched", "topology_of", "wired"),
     "technology.components": ("Compute", "Link"),
     "technology.library": ("Choice", "KINDS", "TechLibrary", "kind_of", "library_digest", "library_document", "load_library"),
