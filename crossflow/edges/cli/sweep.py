@@ -60,8 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     except CrossflowError:
         _refuse_lists(arguments)
         raise
-    points = {path: list(each) for path, each in score.points.items()}
-    told = technology_notes(unplanned(source, arguments.settings)[0], points, "the study that --write makes")
+    told = technology_notes(unplanned(source, arguments.settings)[0], score.points, "the study that --write makes")
     score = replace(
         score, points={path: each for path, each in score.points.items() if path not in values or not isinstance(values[path], dict)}
     )
