@@ -20,7 +20,7 @@ from rich.text import Text
 from crossflow.answers.interactive.sweeps import sweep, swept_paths
 from crossflow.answers.planning.opening import ScenarioSource, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD
-from crossflow.answers.score import RANKED, Score, larger_is_better, no_column
+from crossflow.answers.score import Score, larger_is_better, no_column
 from crossflow.answers.study.findings import cells, header, reach_of_ties, technology_notes
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
@@ -33,7 +33,8 @@ from crossflow.edges.cli.source import source_of
 from crossflow.edges.cli.varying import MOST, parts, varied
 
 _EXAMPLE = "strategy=tp8,tp4-dp2"
-_FIGURES = ("e2el_s", *RANKED, "tokens_per_second", "mfu", "memory_needed_bytes")
+_TIMES = ("job.iteration_time_s", "step_time_s")
+_FIGURES = ("e2el_s", *_TIMES, "tokens_per_second", "mfu", "memory_needed_bytes")
 _MONEY = ("usd_per_million_tokens", "usd_per_million_samples")
 _WHOLE = ("nodes", "devices", "batch")  # options of a question that are whole numbers
 SweptValues = dict[str, Any]  # by path, or settings by name of what changes together
@@ -262,7 +263,7 @@ def _order(score: Score, table: Mapping[str, Any], goal: str) -> list[int]:
 
 def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: str | None) -> list[int]:
     """Points that measured runs do not tell from the fastest, where all do the same and time is the goal."""
-    if sort not in (None, *RANKED) or len(score) < 2 or not score.feasible.any():
+    if sort not in (None, *_TIMES) or len(score) < 2 or not score.feasible.any():
         return []
     scenario, _ = unplanned(source, settings)
     reach = reach_of_ties(scenario, list(score.points), set(score.trusted))
