@@ -48,9 +48,9 @@ def test_a_long_pipeline_has_few_kinds_of_rows(monkeypatch):
     scenario = from_dict({"system": system, "workload": {"model": "gpt3-175b", "global_batch": 64}, "strategy": strategy})
     found, of = [], RowColumns.of
     monkeypatch.setattr(RowColumns, "of", lambda *given: found.append(of(*given)) or found[-1])
-    assert evaluate(scenario).feasible.all()
+    assert evaluate(scenario, {"strategy": [strategy, f"{strategy}-z1"]}).feasible.all()
     columns = found[0].columns
     assert [len(first) for first in columns.first] == [3]  # with the embedding, with neither, with the head
     assert [len(first) for first in columns.stages().first] == [3]
-    rows = np.arange(3.0)
+    rows = np.repeat(np.arange(3.0), 2)  # at both points
     np.testing.assert_array_equal(columns.spread(0, rows)[:, 0], [0.0, *[1.0] * 94, 2.0])

@@ -377,7 +377,7 @@ class Wires:
         for i, (ranks, per_node, members) in enumerate(group.kinds):
             which[members] = i
             paths.append(self.path(collective, ranks, per_node, racks=racks))
-        time = path_time(sizes, Path.each(paths, which))
+        time = path_time(sizes, paths[0] if len(paths) == 1 else Path.each(paths, which))
         return np.asarray(np.where((sizes > 0) & (group.size > 1), time, 0.0))
 
     def along(

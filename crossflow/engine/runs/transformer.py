@@ -81,6 +81,9 @@ def tell_endless(found: Mapping[str, Array]) -> None:
 def _pipelines(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: UnitSums, shapes: Sequence[Shape]) -> tuple[Index, Busiest]:
     """Busiest stages of points whose slots are of the same kinds, and these points; `sums` and `steps` are those of all points."""
     handed = [handed_of(layout, machine, steps, shape, training=job.training) for shape in shapes]
+    if len(layout) == 1:  # whose rows take less time than it takes to find those that are alike
+        alone = ShapeSlots.of(job, machine, sums, shapes[0], handed[0])
+        return timed(job, layout, machine.stack, Pipelines.of_shape(alone), steps.between.tied)
     found = RowColumns.of(job, machine, shapes, handed)
     columns, rows = found.columns, found.rows
     slots = slots_of(job, machine, sums.repeated(columns.points), rows, found.handed)
