@@ -32,7 +32,7 @@ from crossflow.answers.evaluation import evaluate
 opened = []
 sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
 scenario = pickle.load(sys.stdin.buffer)
-print(repr(float(evaluate(scenario).step_time[0])), [name for name in opened if "mine" in name or "v100" in name])
+print(repr(float(evaluate(scenario).step_time[0])), [name for name in opened if "mine" in name])
 """
 
 
