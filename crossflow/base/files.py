@@ -531,7 +531,7 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
         message = f"expected {word} {count:,} {'entry' if count == 1 else 'entries'}, got {shape}"
     elif kind in _BOUND:
         word, bound = _BOUND[kind][0], detail["ctx"][_BOUND[kind][1]]
-        message = f"expected {word} {limits.shown(int(bound) if bound == int(bound) else bound)}, got {shape}"
+        message = f"expected {word} {limits.shown(int(bound) if bound == int(bound) < limits.COUNT else bound)}, got {shape}"
     elif kind in _MAPPING:
         message = f"expected a mapping, got {limits.shown(given)}"
     elif kind in EXPECTED:

@@ -30,7 +30,7 @@ def written_beside(time: Array, rate: Array, sends: Array) -> tuple[Array, Array
     rate : at which it is written, over that of the link, at most 1. [1]
     sends : part of the time in which steps send over the link. [1]
 
-    >>> [float(one[0]) for one in written_beside(np.array([10.0]), np.array([1.0]), np.array([0.2]))]
+    >>> [round(float(one[0]), 9) for one in written_beside(np.array([10.0]), np.array([1.0]), np.array([0.2]))]
     [12.0, 2.0]
     """
     has = np.minimum(rate, 0.5)  # while steps send
