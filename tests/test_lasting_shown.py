@@ -173,3 +173,11 @@ def test_a_rate_can_be_set_where_failures_are_named():
     whole = crossflow.predict({**data, "run": {"tokens": 1e11, "failures": {"like": "llama3-h100", "gpu": {"rate": "9 1/year"}}}})
     assert named.run == whole.run
     assert named.run != crossflow.predict(data).run
+
+
+def test_a_run_of_more_interruptions_than_can_be_shown_is_not_drawn():
+    scenario = changed("run.tokens", 1e18)
+    score = evaluate(scenario)
+    assert score.run["interruptions"][0] > 200_000
+    with pytest.raises(CrossflowError, match=r"a draw has at most 200,000 interruptions, and this run about .*; draw a shorter run"):
+        drawn(scenario, score, 0)

@@ -31,6 +31,7 @@ from crossflow.workload.job import Job
 
 T = TypeVar("T")
 NEVER = 1e-9  # goodput below which a run never ends
+MOST_DRAWN = 200_000  # interruptions of a run that is drawn: those of some years of a million devices
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -302,6 +303,10 @@ def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans:
     work = float(score.run["undisturbed_time_s"][0])
     if not np.isfinite(work) or float(found.shares.goodput[0]) <= NEVER:
         raise CrossflowError(f"{scenario.name}: the run never ends; save more often, or have fewer failures")
+    often = float(score.run["interruptions"][0])
+    if often > MOST_DRAWN:
+        told = f"a draw has at most {MOST_DRAWN:,} interruptions, and this run about {often:,.3g}"
+        raise CrossflowError(f"{scenario.name}: {told}; draw a shorter run (run.tokens), or have fewer failures")
     return tuple(history(found.run, work, seed, spans=spans, draw=draw) for draw in range(draws))
 
 
