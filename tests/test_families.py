@@ -527,6 +527,14 @@ def test_parameters_of_towers(outer, vision, parameters):
     assert [tower.parameters for tower in towers({**outer, "vision_config": vision}, at)] == [parameters]
 
 
+def test_a_tower_may_have_the_name_of_its_model_with_vision_behind_it():
+    """As files of Qwen3.5 that are converted to NVFP4 have it."""
+    vision = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "patch_size": 16, "spatial_merge_size": 2}
+    named = [{**vision, "model_type": f"qwen3_5{ending}", "num_position_embeddings": 2304} for ending in ("", "_vision", "_sound")]
+    one, other, unknown = ([tower.parameters for tower in towers({"hidden_size": 5120, "vision_config": each}, ())] for each in named)
+    assert one == other != unknown == [None]
+
+
 def test_a_tower_that_is_not_known_is_told_without_a_number():
     assert [str(tower) for tower in towers({"vision_config": {"model_type": "novel"}, "audio_config": {}})] == [
         "vision tower",

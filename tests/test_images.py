@@ -297,6 +297,12 @@ def test_towers_that_cannot_be_are_told(published, config, images, sentence):
 # ------------------------------------------------------------------------------------------ encoders of their own
 
 
+def test_a_replay_has_so_many_encoders_at_most():
+    scenario = asked({"images": {**IMAGES, "encode": {"strategy": "tp1", "workers": 10**9}}}, count=3)
+    with pytest.raises(CrossflowError, match=r"images\.encode\.workers: a replay has at most 100,000 engines of a pool"):
+        crossflow.serve(scenario)
+
+
 def test_requests_wait_for_the_first_encoder_that_is_free():
     """Two encoders, 3 s for an image and 1 s on the way: requests at 0, 0, 1 and 10 s."""
     encoders = Encoders(EncoderTimes(count=2, images=1.0, times=(0.0, 3.0), sent=(0.0, 1.0)))

@@ -105,8 +105,9 @@ def vision_tower(config: Mapping[str, Any], at: Sequence[str] = ()) -> dict[str,
 
 
 def _kind(part: Mapping[str, Any], outer: Mapping[str, Any]) -> TowerKind | None:
-    """The kind of a tower, None where it is not known."""
-    return kinds().get(str(part.get("model_type") or outer.get("model_type")))
+    """The kind of a tower, None where it is not known; some files name it as the model, others with `_vision` behind that."""
+    name = str(part.get("model_type") or outer.get("model_type"))
+    return kinds().get(name) or kinds().get(name.removesuffix("_vision"))
 
 
 def _first(given: Any) -> Any:

@@ -75,6 +75,8 @@ def _engines(scenario: Scenario) -> Iterator[tuple[str, int]]:
     yield "strategy", scenario.strategy.dp
     if serving.prefill is not None:
         yield "workload.serving.prefill.workers", serving.prefill.workers
+    if serving.images is not None and serving.images.encode is not None:
+        yield "workload.serving.images.encode.workers", serving.images.encode.workers
     yield from ((f"workload.serving.pools.{name}.workers", pool.workers) for name, pool in serving.pools.items())
 
 
