@@ -11,7 +11,7 @@ from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
 from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
 from crossflow.engine.lasting.renewal import best_spares, expected
-from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas, speed_without
+from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas, peakedness, speed_without
 
 DAY = 86400.0
 
@@ -287,6 +287,25 @@ def test_events_agree_with_the_closed_form(elastic, seed, more):
         assert total == pytest.approx(sum(sum(one.times.values()) for one in found))
         for kind in KINDS_OF_TIME:
             assert sum(one.times[kind] for one in found) / total == pytest.approx(shares[kind][0], abs=0.012), (kind, run)
+
+
+@pytest.mark.parametrize(("again", "spares"), [(0.5, 2.0), (0.8, 3.0), (0.8, 6.0)])
+def test_bursts_use_up_spares(again, spares):
+    """As many strikes together leave more jobs without a node than by themselves, in events as in closed form."""
+    given = {"repair": 3600.0, "interval": 600.0, "restart": 300.0, "spares": spares}
+    run = a_run(2e-4 * (1.0 - again), again=(again, 0.0), **given)
+    found = histories(run, 8e6, 3, draws=3)
+    total = sum(one.duration for one in found)
+    waiting = expected(run).shares["waiting"][0]
+    assert sum(one.times["waiting"] for one in found) / total == pytest.approx(waiting, abs=0.02)
+    assert waiting > 1.5 * expected(a_run(2e-4, **given)).shares["waiting"][0]
+
+
+def test_nodes_of_bursts_are_as_peaked_as_batches():
+    """Geometric batches of mean 2 and 10 beside failures by themselves: variance over mean of those that are away, by their loads."""
+    found = peakedness([points(3.0), points(1.0), points(1.0)], [0.0, 0.5, 0.9])
+    assert found[0] == pytest.approx((3.0 + 2.0 + 10.0) / 5.0)
+    assert peakedness([points(0.0)], [0.5])[0] == 1.0
 
 
 def naive(run, work, rng, dt=5.0):

@@ -7,6 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.evaluation.lasting import drawn
 from crossflow.answers.scenario_file import RunLength
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -76,7 +77,6 @@ def test_every_field_moves_an_answer(path):
 
 
 REFUSED = [
-    ("run.elastic", "reroute", "run.elastic: reroute: the pipeline has one stage, and no bubbles; give elastic: true, or another strategy"),
     ("run.failures", "rsc", "scenario: run.failures: unknown reliability file 'rsc'"),
     ("run.failures", "common", "scenario: run.failures: common has no causes; name another file, or write causes into the scenario"),
     ("run.failures", {}, "scenario: run.failures: no cause stands here; give one"),
@@ -113,10 +113,28 @@ def test_peers_take_the_work_of_broken_stages_in_bubbles():
         return crossflow.predict(crossflow.from_dict(data)).run["shrunk_share"]
 
     assert 0.0 < shrunk("reroute") < shrunk(True)
-    alone = files.replace(files.replace(staged, ["strategy"], "tp8-pp4-dp1", ""), ["system", "nodes"], 4, "")
-    alone = files.replace(alone, ["run"], {**given, "elastic": "reroute"}, "")
-    with pytest.raises(CrossflowError, match="there is one replica, whose stages have no peers"):
-        crossflow.from_dict(alone)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "like", "said"),
+    [
+        ("tp8-pp4-dp1", 4, False, "run.elastic changes nothing here: there is one replica, which waits for its nodes"),
+        ("tp8-dp1024-z1", 1024, True, "run.elastic: reroute is as elastic: true here: a pipeline of one stage has no bubbles"),
+    ],
+)
+def test_what_a_layout_leaves_of_elasticity_is_told(strategy, nodes, like, said):
+    """One replica has no peers, and one stage no bubbles; plans of other layouts can be compared with them."""
+    given = {"tokens": 1e15, "failures": {"node": {**CAUSES["node"], "repair": "9 days"}}, "spares": 0}
+    data = files.replace(files.replace(SCENARIO, ["strategy"], strategy, ""), ["system", "nodes"], nodes, "")
+
+    def run(elastic):
+        return crossflow.predict(crossflow.from_dict(files.replace(data, ["run"], {**given, "elastic": elastic}, "")))
+
+    assert run("reroute").run["goodput"] == run(like).run["goodput"]
+    assert said in run("reroute").notes
+    assert said not in run(False).notes
+    (draw,) = drawn(run("reroute").scenario, run("reroute").score, 0)
+    assert (draw.times["waiting"] > 0) == (not like)
 
 
 def test_one_node_has_no_neighbours():

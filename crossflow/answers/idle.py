@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from crossflow.answers.evaluation import evaluate
+from crossflow.answers.meaning import unhelped
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score, absent
 from crossflow.answers.steps.services import between_nodes, unlike_images
@@ -96,6 +97,7 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
     yield from between_nodes(scenario)
     yield from unlike_images(scenario.workload)
     yield from _loads(scenario)
+    yield from unhelped(scenario)
     planned = {"strategy.placement"} if isinstance(scenario.strategy, Plan) else set()  # one of its options
     for place, why in SETTINGS.items():
         if place in planned or (place == "system.operation" and scenario.system.pools):  # a price is one of several there

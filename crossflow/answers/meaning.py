@@ -259,12 +259,15 @@ def uncongested(scenario: Scenario) -> Iterator[Problem]:
                 yield scenario.document.problem(path, why)
 
 
-def unrerouted(scenario: Scenario) -> Iterator[Problem]:
-    """Why no peers take the work of broken stages, where a run asks for it."""
+def unhelped(scenario: Scenario) -> Iterator[str]:
+    """What a layout leaves of a run that goes on without broken nodes, where it asks for that."""
     run, plan = scenario.run, scenario.strategy
-    if run is not None and run.elastic == "reroute" and isinstance(plan, Plan) and min(plan.pp, plan.dp) == 1:
-        lacks = "the pipeline has one stage, and no bubbles" if plan.pp == 1 else "there is one replica, whose stages have no peers"
-        yield scenario.document.problem(("run", "elastic"), f"reroute: {lacks}; give elastic: true, or another strategy")
+    if run is None or not run.elastic or not isinstance(plan, Plan):
+        return
+    if plan.dp == 1:
+        yield "run.elastic changes nothing here: there is one replica, which waits for its nodes"
+    elif run.elastic == "reroute" and plan.pp == 1:
+        yield "run.elastic: reroute is as elastic: true here: a pipeline of one stage has no bubbles"
 
 
 def _congestion_problem(scenario: Scenario, congestion: Congestion, level: str) -> str | None:

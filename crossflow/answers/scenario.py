@@ -20,7 +20,6 @@ from crossflow.answers.meaning import (
     nodes_of,
     order_of,
     uncongested,
-    unrerouted,
     unwired,
 )
 from crossflow.answers.requested import filled, read_requests
@@ -890,7 +889,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
         requests=top.requests,
         post_training=top.job,
     )
-    problems += [*unwired(system, scenario.nodes, document)] or [*uncongested(scenario), *unrerouted(scenario)]
+    problems += [*unwired(system, scenario.nodes, document)] or [*uncongested(scenario)]
     if problems:
         raise SpecError(problems)
     return scenario

@@ -229,7 +229,7 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
         which = None if planned or not rates.any() else job.cause()
         running = min(running, longest)
         name = PLANNED if which is None else run.causes[which].name
-        done += _stretch(job, float(running), kept_all=planned, elastic=run.elastic, left=work - done, cause=name)
+        done += _stretch(job, float(running), kept_all=planned, elastic=bool(run.goes_on.any()), left=work - done, cause=name)
         if done >= work * (1.0 - 1e-12):
             return RunHistory(duration=job.now, times=job.times, interruptions=counts, spans=tuple(job.spans))
         _come_back(job, run, which, counts)
@@ -266,7 +266,7 @@ def _fail(job: _Job, run: LongRun, which: int) -> None:
     if not repair:
         return
     heapq.heappush(job.repairs, job.now + job.rng.exponential(repair))
-    while not run.elastic and len(job.repairs) > job.run["spares"]:
+    while not run.goes_on.any() and len(job.repairs) > job.run["spares"]:
         job.spend("waiting", job.repairs[0] - job.now, cause.name)
         job.mended()
 

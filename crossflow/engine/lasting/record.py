@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossflow.base.arrays import Array, count, points
+from crossflow.base.arrays import Array, Mask, count, points
 
 # Where the time of a run goes; the shares add up to 1.
 KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk", "slowed")
@@ -72,7 +72,7 @@ class LongRun:
     commit : from then until the checkpoint can be read again. [s]
     restart : from detection to the first new step: scheduling, loading, warm-up; a failure begins it anew. [s]
     spares : further nodes, which stand in for broken ones. [1]
-    elastic : whether it goes on with fewer replicas where nodes are missing, instead of waiting.
+    elastic : whether it goes on with fewer replicas where nodes are missing, instead of waiting; a single one waits.
     replica : nodes of one data-parallel replica. [1]
     idle : of an elastic job, the share of a step in which its stages have nothing to do and can take work of broken ones. [1]
     planned : planned stops while it runs, each after a checkpoint; at random in `renewal`, at equal distances in `events`. [1/s]
@@ -93,6 +93,11 @@ class LongRun:
     planned: Array = field(default_factory=_none)
     maintenance: Array = field(default_factory=_none)
     slow: tuple[SlowCause, ...] = ()
+
+    @property
+    def goes_on(self) -> Mask:
+        """Whether it goes on without broken nodes: elastic, and of several replicas."""
+        return np.asarray((self.nodes > self.replica) & self.elastic)
 
     def __len__(self) -> int:
         own = (self.nodes, self.interval, self.stall, self.commit, self.restart, self.spares, self.replica, self.planned)

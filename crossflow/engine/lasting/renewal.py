@@ -13,7 +13,8 @@ ends a cycle. They come at random here, and at equal distances in `events`.
 Failures come in bursts [3]_: one of cause c strikes again with probability q as soon as the job has restarted. With s = exp(-l R), the
 probability that nothing strikes in a restart, and p the part of each cause in l, a failure leads to p / (1 - s q) / (s B) strikes of each
 cause in the mean, with B = sum p (1 - q) / (1 - s q); of those that begin with cause c a restart is tried
-(1 + (1 - s) W) / (1 - s q) times, W the sum of all. Waiting for nodes takes the strikes of a burst for independent.
+(1 + (1 - s) W) / (1 - s q) times, W the sum of all. Nodes of a burst break nearly together, which the queue of repairs knows by the
+peakedness of what is offered to it (`sparing`); an elastic job takes them for independent.
 
 Slow devices are periods that come at random and end by themselves; as many of a cause are under way as customers in an M/G/oo queue [4]_,
 Poisson of mean rate x length, and the slowest of all rules the job. They are independent of failures, so that in the mean all work of the
@@ -41,7 +42,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, points, wide
 from crossflow.engine.lasting.record import KINDS_OF_TIME, NONE, LongRun, TimeShares
-from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, lost_speed
+from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, lost_speed, peakedness
 
 _MOST = 600.0  # exponent, beyond which a job never gets on
 _ROUNDS = 3  # of the search for spares: a geometric grid, then two finer ones between its neighbours
@@ -101,19 +102,20 @@ def expected(run: LongRun) -> TimeShares:
     awake = running + sum(restarting, restarted) + upkeep + sum(detection, np.zeros(1))  # of a cycle without waiting for nodes. [s]
     broken = [many * one.repair for many, one in zip(often, run.causes, strict=True)]
     load = sum(broken, np.zeros(1)) / awake
-    missing = erlang_loss(run.spares, load)
+    peak = peakedness(broken, [one.again for one in run.causes])
+    missing = erlang_loss(run.spares / peak, load / peak)
     # Until the first of those in repair is back: of `spares` others at the mean rate of all, and of the one that just broke.
     others = run.spares * np.divide(sum((m * (one.repair > 0) for m, one in zip(often, run.causes, strict=True)), np.zeros(1)),
         np.maximum(sum(broken, np.zeros(1)), 1e-300))  # fmt: skip
     waiting = [
-        NONE if run.elastic else many * missing * np.divide(1.0, others + 1.0 / np.maximum(one.repair, 1e-300)) * (one.repair > 0)
+        ~run.goes_on * many * missing * np.divide(1.0, others + 1.0 / np.maximum(one.repair, 1e-300)) * (one.repair > 0)
         for many, one in zip(often, run.causes, strict=True)
     ]
     cycle = awake + sum(waiting, np.zeros(1))
     lost = failing * (computing - kept)
     vain = [spent if one.silent else NONE for spent, one in zip(detection, run.causes, strict=True)]
     done = computing - lost
-    short = lost_speed(run.spares, load, run.replica, run.nodes / run.replica, run.idle) if run.elastic else NONE
+    short = run.goes_on * lost_speed(run.spares, load, run.replica, run.nodes / run.replica, run.idle) if run.elastic else NONE
     slowed = {name: done * (1.0 - short) * share for name, share in _slowed(run).items()}
     late = sum(slowed.values(), np.zeros(1))
     times = {
@@ -138,7 +140,7 @@ def best_spares(run: LongRun) -> Array:
     """The number of spares at which a unit of work takes the least node-time, (nodes + spares) / goodput, shape (n,). [1]"""
     n = len(run)
     low, high = np.zeros(n), np.full(n, float(MOST_SPARES))
-    load = wide(expected(replace(run, spares=points(0.0), elastic=True)).away, n)
+    load = wide(expected(replace(run, spares=points(0.0), elastic=True, replica=0.5 * run.nodes)).away, n)
     high = np.minimum(np.ceil(load + 10.0 * np.sqrt(load) + 10.0), MOST_SPARES)
     for _ in range(_ROUNDS):
         grid = np.unique(np.round(low + (high - low) * np.linspace(0.0, 1.0, _GRID)[:, None]), axis=0)

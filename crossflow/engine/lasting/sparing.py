@@ -7,11 +7,12 @@ References
 .. [2] S. Gandhi et al., "ReCycle: Resilient Training of Large DNNs using Pipeline Adaptation", SOSP 2024, Sec. 3: data-parallel peers of a
    broken stage take its microbatches, in bubbles. I. Jang et al., "Oobleck: Resilient Distributed Training of Large Models Using Pipeline
    Templates", SOSP 2023 (nodes of a broken pipeline stand in for others).
+.. [3] A. A. Fredericks, "Congestion in Blocking Systems - A Simple Approximation Technique", Bell System Technical Journal 59(6), 1980.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,9 +24,9 @@ MOST_SPARES = 20_000  # of one run
 
 
 def erlang_loss(spares: Array, load: Array) -> Array:
-    """Probability that a failure finds all spares in repair, Erlang's B [1]_.
+    """Probability that a failure finds all spares in repair, Erlang's B [1]_; between whole numbers of spares its logarithm is linear.
 
-    spares : nodes beside those at work; not only whole numbers of one value. [1]
+    spares : nodes beside those at work; not only of one value. [1]
     load : failures that take a node out, a time of repair. [1]
 
     >>> print(erlang_loss(np.array([0.0, 1.0, 2.0]), np.array([1.0])).round(3))
@@ -33,9 +34,10 @@ def erlang_loss(spares: Array, load: Array) -> Array:
     """
     wanted, offered = np.broadcast_arrays(np.asarray(spares, dtype=float), np.asarray(load, dtype=float))
     lost, found = np.ones_like(offered), np.where(wanted <= 0, 1.0, np.nan)
-    for number in range(1, int(wanted.max(initial=0.0)) + 1):
-        lost = offered * lost / (number + offered * lost)
-        found = np.where(wanted == number, lost, found)
+    for number in range(1, int(np.ceil(wanted.max(initial=0.0))) + 1):
+        before, lost = lost, offered * lost / (number + offered * lost)
+        part = np.clip(wanted - (number - 1), 0.0, 1.0)
+        found = np.where((part > 0) & (wanted <= number), before ** (1.0 - part) * lost**part, found)
         if not (lost > _NEVER).any():  # further spares change nothing
             break
     found = np.where(np.isnan(found), 0.0, found)
@@ -53,6 +55,20 @@ def missing_replicas(spares: Array, load: Array, replica: Array) -> Array:
 def lost_speed(spares: Array, load: Array, replica: Array, replicas: Array, idle: Array) -> Array:
     """Mean share of its speed that a job lacks for want of replicas, of which so many were there; see `speed_without`. [1]"""
     return _mean_over_missing(spares, load, replica, lambda missing: 1.0 - speed_without(missing, replicas, idle))
+
+
+def peakedness(broken: Sequence[Array], again: Sequence[float]) -> Array:
+    """Variance of the nodes in repair over their mean, were there endless spares. [1]
+
+    Of failures by themselves it is 1. A burst takes nodes out nearly together, in number geometric of mean 1 / (1 - a), and batches of N
+    have 1 + E[N (N - 1)] / (2 E[N]) = 1 / (1 - a). What is offered in such peaks is lost as a load and spares that are as much smaller
+    (Hayward's approximation) [3]_.
+
+    broken : time of repair that each cause brings. [s]  again : share of each that strikes right after another of it. [1]
+    """
+    whole = sum(broken, np.zeros(1))
+    peaks = sum((each / (1.0 - one) for each, one in zip(broken, again, strict=True)), np.zeros(1))
+    return np.asarray(np.where(whole > 0, peaks / np.where(whole > 0, whole, 1.0), 1.0))
 
 
 def speed_without(missing: Array, replicas: Array, idle: Array) -> Array:

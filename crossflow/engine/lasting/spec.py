@@ -41,7 +41,7 @@ class CauseSpec(FileModel):
     again: Finite = Field(
         default=0.0,
         ge=0.0,
-        lt=1.0,
+        le=0.95,
         description="share of its interruptions that strike right after the restart from another of them: bursts",
     )
     slowdown: Finite | None = Field(
