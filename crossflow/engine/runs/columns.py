@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the chain of imports stays short
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KindColumns:
-    """RowPasses, or stages, of shapes: which are worked out, and which of these each is like."""
+    """Rows, or stages, of shapes: which are worked out, and which of these each is like."""
 
     shapes: tuple[Shape, ...]
     first: tuple[Index, ...]  # of every shape those that stand for all that are alike
@@ -65,7 +65,7 @@ class KindColumns:
         return self.kinds(shape, values).take(self.which[shape], axis=-2)
 
     def at(self, shape: int, chosen: Index) -> Index:
-        """KindColumns of one row, or stage, of every point of a shape."""
+        """Columns of one row, or stage, of every point of a shape."""
         n = len(self.shapes[shape].at)
         return np.asarray(self.begins[shape] + self.which[shape][chosen] * n + np.arange(n))
 
@@ -79,6 +79,6 @@ class KindColumns:
         return self.joined([by_point(each).swapaxes(0, 1) for each in counts]).swapaxes(0, 1)
 
     def joined(self, parts: Sequence[Array]) -> Array:
-        """KindColumns, shape (..., 1, columns), of values of the kinds of every shape, (..., kinds, n) or (..., kinds, 1)."""
+        """Columns, shape (..., 1, columns), of values of the kinds of every shape, (..., kinds, n) or (..., kinds, 1)."""
         wide = [np.broadcast_to(part, (*part.shape[:-1], len(shape.at))) for part, shape in zip(parts, self.shapes, strict=True)]
         return np.concatenate([part.reshape(*part.shape[:-2], 1, -1) for part in wide], axis=-1)

@@ -87,7 +87,7 @@ class RowPasses:
         counted = functools.partial(row_counts, job, shape, balanced=machine.stack.stages == "balanced")
         return cls(
             often=np.array(counted()), apart=np.array(counted(apart=True)), chunks=shape.chunks, split=is_split(shape),
-            at_once=shape.schedule == "pipedream",
+            at_once=is_updated_at_once(shape),
         )  # fmt: skip
 
 
@@ -190,6 +190,11 @@ def _at_once(machine: Machine, sums: UnitSums, counts: Sequence[Array], passes: 
 def is_split(shape: Shape) -> bool:
     """Whether gradients of weights are slots of their own."""
     return shape.schedule not in WHOLE and shape.order.split
+
+
+def is_updated_at_once(shape: Shape) -> bool:
+    """Whether weights are updated after each pass (PipeDream)."""
+    return shape.schedule == "pipedream"
 
 
 def split_points(shapes: Sequence[Shape], n: int) -> Mask:

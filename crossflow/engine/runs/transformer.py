@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, by_point, divide
+from crossflow.base.arrays import Array, Index, divide
 from crossflow.base.stages import stage
 from crossflow.cost.handovers import Handed, handed_of
 from crossflow.cost.machine import Machine
@@ -20,7 +20,18 @@ from crossflow.engine.runs.busiest import Busiest, parts_of
 from crossflow.engine.runs.columns import KindColumns
 from crossflow.engine.runs.memory import Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
-from crossflow.engine.runs.slots import Closing, RowColumns, ShapeSlots, StageTimes, by_stage, closing_of, is_split, slots_of, split_points
+from crossflow.engine.runs.slots import (
+    Closing,
+    RowColumns,
+    ShapeSlots,
+    StageTimes,
+    by_stage,
+    closing_of,
+    is_split,
+    is_updated_at_once,
+    slots_of,
+    split_points,
+)
 from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.timeline.pipeline import SlotPipeline, pipeline_ends
 from crossflow.hardware.architecture.software import SoftwareStack
@@ -61,7 +72,7 @@ def run_priced(job: Job, layout: Layout, machine: Machine, prices: Steps, sums: 
     """The same of steps whose parts are priced, and summed up by unit."""
     kinds = dict[tuple[bool, bool], list[Shape]]()
     for shape in prices.tables.shapes:
-        kinds.setdefault((is_split(shape), shape.schedule == "pipedream"), []).append(shape)
+        kinds.setdefault((is_split(shape), is_updated_at_once(shape)), []).append(shape)
     parts = [_pipelines(job, layout, machine, prices, sums, shapes) for shapes in kinds.values()]
     found = parts_of(layout, machine, prices, sums, Busiest.together(parts, len(layout)))
     tell_endless(found)
@@ -111,16 +122,13 @@ class Pipelines:
     def of_shape(cls, found: ShapeSlots) -> Pipelines:
         """Of one shape, each of whose rows and stages is by itself."""
         shape, slots, times = found.shape, found.slots, found.times
-        rows, stages, n = slots.often.shape[1], shape.stages, len(shape.at)
-
-        def flat(values: Array, many: int) -> Array:
-            return np.broadcast_to(values, (*values.shape[:-2], many, n)).reshape(*values.shape[:-2], 1, many * n)
-
-        counts = np.array([flat(by_point(each).swapaxes(0, 1), stages).swapaxes(0, 1) for each in times.often])
-        busy, held = flat(slots.busy.reshape(-1, rows, n), rows)[:, 0], flat(slots.held, rows)[:, 0]
+        rows, stages = (KindColumns.every(shape, many) for many in (slots.often.shape[1], shape.stages))
+        often = np.array([stages.counted([each]) for each in times.often])
+        busy, held = (rows.joined([each])[:, 0] for each in (slots.busy.reshape(-1, *slots.grown.shape), slots.held))
         return cls(
-            rows=KindColumns.every(shape, rows), stages=KindColumns.every(shape, stages), busy=busy, held=held, handed=[found.handed],
-            times=StageTimes(often=counts, lines=flat(times.lines, stages)), closing=found.closing.each(lambda part: flat(part, stages)),
+            rows=rows, stages=stages, busy=busy, held=held, handed=[found.handed],
+            times=StageTimes(often=often, lines=stages.joined([times.lines])),
+            closing=found.closing.each(lambda part: stages.joined([part])),
         )  # fmt: skip
 
     def ends(self, rounds: Sequence[Array], microbatches: Sequence[Array], stack: SoftwareStack, *, steady: bool) -> list[Array]:
@@ -166,7 +174,7 @@ class Pipelines:
     @property
     def at_once(self) -> bool:
         """Whether weights are updated after each pass (PipeDream)."""
-        return self.rows.shapes[0].schedule == "pipedream"
+        return is_updated_at_once(self.rows.shapes[0])
 
     def _busy(self, number: int) -> Array:
         """Time of one slot of every kind and row of stages of a shape that differ, shape (kinds of stages, n). [s]"""
