@@ -8,11 +8,10 @@ else: how many ranks a group has, what hides behind what. The latter are found b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.meaning import unhelped
@@ -23,6 +22,7 @@ from crossflow.answers.uses import LITTLE, lost, uses
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document, Path_
+from crossflow.base.paths import alike
 from crossflow.hardware.architecture.datasheet import of_a_datasheet
 from crossflow.hardware.architecture.template import DatasheetSystem
 from crossflow.parallel.strategy.plan import OWN_TENSOR, Plan
@@ -226,26 +226,7 @@ def _removed(data: Mapping[Any, Any], path: Path_) -> Mapping[Any, Any]:
 def _same_inputs(one: Scenario, other: Scenario) -> bool:
     """Whether two scenarios resolve to the same: a setting that repeats a default."""
     inputs = ("system", "workload", "stack", "library", "order", "kernels_per_device")
-    return all(_alike(getattr(one, name), getattr(other, name)) for name in inputs)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two parts of scenarios hold the same values; what both share is not looked into."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, np.ndarray):
-        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, BaseModel):
-        return _alike(one.__dict__, other.__dict__)
-    if is_dataclass(one):
-        return all(_alike(getattr(one, item.name), getattr(other, item.name)) for item in fields(one))
-    return bool(one == other)
+    return all(alike(getattr(one, name), getattr(other, name)) for name in inputs)
 
 
 # ---------------------------------------------------------------------------------------------- options of a plan

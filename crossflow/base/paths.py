@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
 import numpy as np
+from pydantic import BaseModel
 
 from crossflow.base.arrays import Array
 from crossflow.base.files import FileModel
@@ -48,12 +50,22 @@ def value_at(model: Any, path: Sequence[str]) -> Array | None:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two models, or what stands at a path of each, hold the same values throughout."""
-    if isinstance(one, FileModel):
-        return type(one) is type(other) and all(alike(getattr(one, name), getattr(other, name)) for name in type(one).model_fields)
+    """Whether two models, or parts of them, hold the same values throughout; what both share is not looked into."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, Mapping):
-        return isinstance(other, Mapping) and one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    return bool(np.array_equal(one, other))
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, BaseModel):
+        return all(alike(getattr(one, name), getattr(other, name)) for name in type(one).model_fields)
+    if is_dataclass(one):
+        return all(alike(getattr(one, item.name), getattr(other, item.name)) for item in fields(one))
+    return bool(one == other)
 
 
 def _key(model: Mapping[Any, Any], name: str) -> Any:

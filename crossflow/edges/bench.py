@@ -108,29 +108,32 @@ def run() -> dict[str, dict[str, Any]]:
     return figures | {name: {"value": value, "unit": unit, "meaning": meaning} for name, (value, unit, meaning) in alone.items()}
 
 
-def slower(figures: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]], within: float) -> dict[str, float]:
+SpeedFigures = Mapping[str, Mapping[str, Any]]  # by name
+
+
+def slower(figures: SpeedFigures, recorded: SpeedFigures, within: float) -> dict[str, float]:
     """Figures that take more than `within` times as many loops as recorded, measured again before they are: name -> how many times."""
-    loops = {name: then["loops"] for name, then in recorded.items() if "loops" in then and "loops" in figures.get(name, {})}
-    times = {name: figures[name]["loops"] / then for name, then in loops.items()}
+    times = _times(figures, recorded, "loops")
     every = speeds() if max(times.values(), default=0.0) > within else {}
     for name in every.keys() & times.keys():
         for _ in range(TRIES):
             if times[name] > within:
-                times[name] = min(times[name], _measured(every[name])["loops"] / loops[name])
+                times[name] = min(times[name], _measured(every[name])["loops"] / recorded[name]["loops"])
     return {name: often for name, often in times.items() if often > within}
 
 
-def busier(figures: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+def busier(figures: SpeedFigures, recorded: SpeedFigures) -> dict[str, float]:
     """Figures that call more functions than recorded, by more than other versions of libraries explain: name -> how many times."""
-    times = {
-        name: figures[name]["calls"] / then["calls"]
-        for name, then in recorded.items()
-        if "calls" in then and "calls" in figures.get(name, {})
-    }
-    return {name: often for name, often in times.items() if often > MORE_CALLS}
+    return {name: often for name, often in _times(figures, recorded, "calls").items() if often > MORE_CALLS}
 
 
-def read(path: Path) -> Mapping[str, Mapping[str, Any]]:
+def _times(figures: SpeedFigures, recorded: SpeedFigures, what: str) -> dict[str, float]:
+    """How many times as much of something figures take as recorded, of those that both have. [1]"""
+    both = {name: (figures[name], then) for name, then in recorded.items() if what in then and what in figures.get(name, {})}
+    return {name: now[what] / then[what] for name, (now, then) in both.items()}
+
+
+def read(path: Path) -> SpeedFigures:
     """Figures that `crossflow bench --json` wrote; CrossflowError where a file holds something else."""
     held = files.read_json(path, "figures of speed")
     if not isinstance(held, dict) or not all(map(_is_figure, held.values())):
