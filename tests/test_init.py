@@ -16,7 +16,8 @@ from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedS
 from crossflow.hardware.technology.components import OffChip
 from crossflow.hardware.technology.library import TechLibrary, load_library
 from crossflow.workload.dlrm_spec import DlrmSpec, TablesSpec
-from crossflow.workload.spec import ServingSpec, TransformerSpec
+from crossflow.workload.serving_spec import ServingSpec
+from crossflow.workload.spec import TransformerSpec
 
 # What each file annotates; a model of fields in all of them says `docs/files.md` too.
 ANNOTATED = {

@@ -11,7 +11,8 @@ from crossflow.base import files
 from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
 from crossflow.workload.frozen import frozen_layers, trainable_parameters
-from crossflow.workload.spec import MODELS, TransformerSpec
+from crossflow.workload.kinds import MODELS
+from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.transformer import Routing
 
 PRESETS = {

@@ -13,9 +13,10 @@ from crossflow.answers.scenario import check_strategy, divides, from_dict
 from crossflow.answers.study.run import run_study
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
 from crossflow.parallel.strategy.graphs import graph_mesh, legal_meshes
+from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, every_strategy
+from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.parallel.transform import transform
 
 

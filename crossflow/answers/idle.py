@@ -28,7 +28,8 @@ from crossflow.hardware.architecture.template import DatasheetSystem
 from crossflow.parallel.strategy.plan import OWN_TENSOR, Plan
 from crossflow.parallel.strategy.reading import strategy_problem
 from crossflow.workload.idle import ONLY_REPLAYED, of_other_tasks
-from crossflow.workload.spec import MODELS, TransformerSpec
+from crossflow.workload.kinds import MODELS
+from crossflow.workload.spec import TransformerSpec
 
 # Settings that a scenario writes over what a file or a model has, by where they stand, and why they may change nothing.
 SETTINGS: Mapping[str, str] = {
@@ -241,16 +242,8 @@ def _idle_options(scenario: Scenario, score: Score) -> list[str]:
     told = written if isinstance(written, Mapping) else defaults
     plain = {name: replace(plan, **{name: defaults[name]}) for name in OPTIONS if name in told and getattr(plan, name) != defaults[name]}
     plain |= _less_repeated(plan)
-    nodes, hosted, tiered = scenario.nodes, scenario.system.host is not None, scenario.tiered
-    balanced, elements = scenario.balanced, scenario.elements
-    legal = {
-        name: other
-        for name, other in plain.items()
-        if strategy_problem(
-            other, scenario.workload, nodes, balanced=balanced, elements=elements, hosted=hosted, tiered=tiered, kinds=scenario.system.kinds
-        )
-        is None
-    }
+    limits = scenario.strategy_limits
+    legal = {name: other for name, other in plain.items() if strategy_problem(other, scenario.workload, limits) is None}
     if not legal:
         return []
     found = evaluate(scenario, {"strategy": list(legal.values())})
@@ -290,6 +283,6 @@ def _equal(one: Any, other: Any) -> bool:
 def _loads(scenario: Scenario) -> Iterator[str]:
     """What to say where adapters come and go, which takes no time in closed form."""
     workload = scenario.workload
-    served = workload.serving.adapters if isinstance(workload, TransformerSpec) and scenario.requests is None else None
+    served = workload.service.adapters if scenario.requests is None else None
     if served is not None and served.slots is not None and served.slots < served.count:
         yield "workload.serving.adapters.slots: loads of adapters from the host are counted in replays only (crossflow serve)"

@@ -23,9 +23,10 @@ from crossflow.hardware.mapping.wiring import LEVELS, topology_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import AnyStrategy, Workload
+from crossflow.parallel.strategy.reading import AnyStrategy
 from crossflow.workload.idle import without_meaning
-from crossflow.workload.spec import LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.kinds import Workload
+from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.scenario import Scenario
@@ -75,7 +76,7 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
         return
     if top.run is not None:
         raise document.error(("run",), "a whole run is priced on devices of one kind only; leave it out, or system.pools")
-    trains = isinstance(workload, TransformerSpec) and workload.task == "training"
+    trains = workload.trains_transformer
     for name in system.pools:
         if problem := _unused(name, trains=trains, workload=workload):
             raise document.error(("system", "pools", name), problem)
@@ -87,24 +88,19 @@ def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, docu
 
 def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
     """Why the devices of a pool have no part in a workload, as a sentence; None where they have."""
-    if name == FEEDING and isinstance(workload, TransformerSpec) and workload.serving.experts is not None:
+    if name == FEEDING and workload.service.experts is not None:
         return None
-    if name == ENCODING and isinstance(workload, TransformerSpec) and workload.serving.images and workload.serving.images.encode:
+    if name == ENCODING and workload.service.images and workload.service.images.encode:
         return None
     if name != READING and not trains:
-        if (
-            name == FEEDING
-            and isinstance(workload, TransformerSpec)
-            and workload.step == "decode"
-            and FEEDING not in workload.serving.pools
-        ):
+        if name == FEEDING and workload.decodes and FEEDING not in workload.service.pools:
             return f"no experts lie on it; give workload.serving.{FEEDING}: {{strategy: dp8-ep8}}, or leave the pool out"
-        if isinstance(workload, TransformerSpec) and workload.task == "serving":
-            if name in workload.serving.pools:
+        if workload.is_service:
+            if name in workload.service.pools:
                 return None
             return f"no engines run on it; give workload.serving.pools.{name}: {{strategy: tp8, workers: 2}}, or leave the pool out"
         return "its devices hold stages of a transformer that is trained; give such a workload, or leave the pool out"
-    reads = isinstance(workload, TransformerSpec) and workload.task == "serving" and workload.serving.prefill is not None
+    reads = workload.is_service and workload.service.prefill is not None
     if name == READING and not reads:
         why = "its devices read the prompts of a service; give workload.task: serving and workload.serving.prefill, or leave it out"
         return f"{why}; further stages of a pipeline lie on a pool of any other name" if trains else why
@@ -163,23 +159,16 @@ def check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, doc
         for key, sentence in without_meaning(workload)
         if files.held(own, key.split(".")) is not None
     ]
-    if top.run is not None and top.run.tokens is not None and not _has_tokens(workload):
+    if top.run is not None and top.run.tokens is not None and not workload.in_tokens:
         what = "a model of images" if isinstance(workload, TransformerSpec) else kind
         problems.append(document.problem(("run", "tokens"), f"{what} has no tokens; give samples or steps"))
     problems += _interrupted(top, workload, system, document)
     problems += _of_job(top, workload, system, document)
-    if isinstance(workload, TransformerSpec) and workload.serving.experts is not None and workload.serving.pools:
+    if workload.service.experts is not None and workload.service.pools:
         what = "engines of a pool hold all of a model, and those of the strategy attend alone; leave it out, or leave out the experts"
         problems.append(document.problem(("workload", "serving", "pools"), what))
     if problems:
         raise SpecError(problems)
-
-
-def _has_tokens(workload: Workload) -> bool:
-    """Whether the samples of a workload are sequences of tokens."""
-    if isinstance(workload, ProgramSpec):
-        return bool(workload.program.tokens)
-    return isinstance(workload, LstmSpec) or (isinstance(workload, TransformerSpec) and workload.vocabulary is not None)
 
 
 def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
@@ -194,9 +183,8 @@ def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, docu
             for name in beside[:1]
         )
         return
-    task = workload.task if isinstance(workload, TransformerSpec) else ""
-    if task != "training":
-        what = f"this is {with_article(workload.model)}" if not task else f"workload.task is {task}"
+    if not workload.trains_transformer:
+        what = f"workload.task is {workload.task}" if isinstance(workload, TransformerSpec) else f"this is {with_article(workload.model)}"
         yield document.problem(("run", "failures"), f"a transformer that is trained is interrupted and comes back; {what}; leave it out")
     saved = top.run.checkpoint
     if saved is not None and saved.to == "neighbours" and system.mesh[1] == 1:

@@ -330,8 +330,7 @@ class Prediction(PlainData, Tabular):
     @property
     def _memory(self) -> tuple[float, float] | None:
         """What training of layers needs of a device's memory, and what there is, where it is a transformer's. [B]"""
-        workload = self.scenario.workload
-        if not isinstance(workload, TransformerSpec) or workload.task != "training":
+        if not self.scenario.workload.trains_transformer:
             return None
         return float(self.score.memory_needed[0]), float(self.score.memory_capacity[0])
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,23 +55,12 @@ from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
 from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.kinds import ANY, StrategyLimits
 from crossflow.parallel.strategy.mesh import ORDER, Mesh
 from crossflow.parallel.strategy.notation import opened
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import (
-    ANY,
-    AUTO,
-    AnyStrategy,
-    Workload,
-    as_text,
-    encoder_plan,
-    engine_devices,
-    experts_plan,
-    fitting,
-    read_strategy,
-    strategy_problem,
-    worker_plan,
-)
+from crossflow.parallel.strategy.plans import encoder_plan, engine_devices, experts_plan, worker_plan
+from crossflow.parallel.strategy.reading import AUTO, AnyStrategy, as_text, fitting, read_strategy, strategy_problem
 from crossflow.parallel.transform import transform
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import Dlrm
@@ -81,11 +70,12 @@ from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import job_of, tokens_of
+from crossflow.workload.kinds import MODELS, Workload
 from crossflow.workload.requests.asking import requests_in
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.spec import RequestsSpec
-from crossflow.workload.spec import MODELS, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 from crossflow.workload.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -176,25 +166,25 @@ class Scenario(PlainData, metaclass=_Opened):
     @property
     def readers(self) -> int:
         """Accelerators beside them: those of the workers that read the prompts of a service."""
-        plan = worker_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
-        return 0 if plan is None else plan.devices * self.workload.serving.prefill.workers  # type: ignore[union-attr] # it has workers
+        plan = worker_plan(self.workload)
+        return 0 if plan is None else plan.devices * self.workload.service.prefill.workers  # type: ignore[union-attr] # it has workers
 
     @property
     def encoders(self) -> int:
         """Accelerators beside them: those of the encoders of images."""
-        plan = encoder_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
-        return 0 if plan is None else plan.devices * self.workload.serving.images.encode.workers  # type: ignore[union-attr] # it has them
+        plan = encoder_plan(self.workload)
+        return 0 if plan is None else plan.devices * self.workload.service.images.encode.workers  # type: ignore[union-attr] # it has them
 
     @property
     def feeders(self) -> int:
         """Accelerators beside them that hold the experts, 0 where those that attend hold them too."""
-        plan = experts_plan(self.workload) if isinstance(self.workload, TransformerSpec) else None
+        plan = experts_plan(self.workload)
         return 0 if plan is None else plan.devices
 
     @property
     def further(self) -> Mapping[str, int]:
         """Accelerators of the pools of further engines of a service, by the pool's name."""
-        return engine_devices(self.workload) if isinstance(self.workload, TransformerSpec) else {}
+        return engine_devices(self.workload)
 
     @property
     def own_fleet(self) -> str:
@@ -307,6 +297,14 @@ class Scenario(PlainData, metaclass=_Opened):
     def elements(self) -> bool:
         """Whether sequence parallelism divides the elements of each token, not the tokens."""
         return self.stack is not None and self.stack.residual == "elements"
+
+    @functools.cached_property
+    def strategy_limits(self) -> StrategyLimits:
+        """What of its system and its software decides whether a layered model can be divided in a way."""
+        return StrategyLimits(
+            nodes=self.nodes, kinds=self.system.kinds, balanced=self.balanced, elements=self.elements,
+            hosted=self.system.host is not None, tiered=self.tiered,
+        )  # fmt: skip
 
     @property
     def fused_attention(self) -> bool:
@@ -601,7 +599,7 @@ def check_steady(scenario: Scenario) -> None:
 def check_one_step(scenario: Scenario) -> None:
     """Raise CrossflowError for a service, whose steps are of two kinds in steady state."""
     check_steady(scenario)
-    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.task == "serving":
+    if scenario.workload.is_service:
         raise CrossflowError(f"{scenario.name}: a service in steady state has steps of two kinds; give task: decode or prefill")
     if scenario.feeders:
         what = "a step is shown on devices that hold all of a model, and the experts have devices of their own; leave out serving.experts"
@@ -625,11 +623,10 @@ def _undivided(
     scenario: Scenario, strategy: Plan | Hierarchy, sized: Sized | None = None, model: Transformer | Dlrm | None = None
 ) -> str | None:
     """Why a strategy cannot divide the layered model of a scenario, which may be `sized` otherwise; None where it can."""
-    workload, nodes = (scenario.workload, scenario.nodes) if sized is None else (sized.workload, sized.nodes)
-    return strategy_problem(
-        strategy, workload, nodes, balanced=scenario.balanced, elements=scenario.elements, hosted=scenario.system.host is not None,
-        tiered=scenario.tiered, kinds=(scenario if sized is None else sized).system.kinds, model=model,
-    )  # fmt: skip
+    limits = scenario.strategy_limits
+    if sized is None:
+        return strategy_problem(strategy, scenario.workload, limits, model)
+    return strategy_problem(strategy, sized.workload, replace(limits, nodes=sized.nodes, kinds=sized.system.kinds), model)
 
 
 def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
@@ -639,8 +636,7 @@ def divides(scenario: Scenario, written: str | Mapping[str, Any]) -> bool:
     """
     system, workload = scenario.system, scenario.workload
     counted = system.devices is not None or system.nodes is not None
-    layered = isinstance(workload, (TransformerSpec, DlrmSpec))
-    if not (counted and layered and isinstance(written, (str, Mapping))):
+    if not (counted and workload.layered and isinstance(written, (str, Mapping))):
         return False
     try:
         strategy = fitting(strategy_of(scenario, written), system, workload)

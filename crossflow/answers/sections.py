@@ -20,13 +20,14 @@ from crossflow.hardware.architecture.system import template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.technology.library import TechLibrary, load_library
 from crossflow.parallel.strategy.mesh import ORDER
-from crossflow.parallel.strategy.reading import Workload
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.program.file import is_program
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import CONFIG, huggingface_document, tower_of
+from crossflow.workload.kinds import MODELS, Workload
 from crossflow.workload.released import SERVED, as_released
-from crossflow.workload.spec import MODELS, BesideSpec, GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.serving_spec import BesideSpec
+from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.scenario import Scenario

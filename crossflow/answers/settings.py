@@ -16,9 +16,9 @@ from crossflow.base.moved import RENAMED
 from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
+from crossflow.workload.kinds import MODELS
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.spec import RequestsSpec
-from crossflow.workload.spec import MODELS
 
 ANY = Described()
 _QUOTED = re.compile(r"'([^']+)'")

@@ -1,7 +1,7 @@
 """How a workload is divided over devices, and the program that follows.
 
 `strategy` reads three notations into one `Mesh` with named axes, says what it means for a workload (a graph's mesh, a `Plan`, a
-`Hierarchy`), lists the legal ones and holds many of them as arrays (`Layout`). `sharding` decides which rank holds which embedding
+`Hierarchy`: `strategy.kinds`), lists the legal ones and holds many of them as arrays (`Layout`). `sharding` decides which rank holds which embedding
 table. `transform` makes the `Program` of a graph, `dlrm` that of a recommendation model; `blocks` has the kernels and messages of a
 transformer's layers, one of each kind, `shapes` the stages that they stand in, and `tables` how often a step runs and sends each.
 `weights`, `activations` and `offload` say what devices and their hosts hold. `materialise` draws the whole super-graph.
@@ -31,11 +31,14 @@ DOORS = {
         "divisors", "sizes_text"),
     "strategy.notation": ("DEGREES", "PAPER_KEYS", "PLAN_KEYS", "is_by_types", "opened", "parse_any"),
     "strategy.plan": ("OWN_TENSOR", "Plan"),
-    "strategy.reading": ("ANY", "AUTO", "AnyStrategy", "GIVEN", "Workload", "as_text", "encoder_plan", "engine_devices", "engine_plans",
-        "every_strategy", "experts_plan", "fitting", "legal_strategies",
-        "near_strategies", "read_strategy", "strategy_problem", "undivided", "worker_plan"),
+    "strategy.graphs": ("GIVEN",),
+    "strategy.kinds": ("ANY", "StrategyLimits"),
+    "strategy.reading": ("AUTO", "AnyStrategy", "as_text", "as_texts", "every_strategy", "fitting", "legal_strategies",
+        "near_strategies", "read_strategy",
+        "strategy_problem", "undivided"),
     "strategy.schedules": ("*", "BACKWARD", "FORWARD", "LETTERS", "NATURAL", "PipelineOrder", "WEIGHT", "ahead", "hold_order",
         "pipeline_order"),
+    "strategy.plans": ("encoder_plan", "engine_devices", "engine_plans", "experts_plan", "worker_plan"),
     "strategy.stages": ("Division", "stage_layers"),
     "strategy.transformers": ("plan_of",),
     "tables": ("COLLECTIVES", "OF", "Sends", "StepTables", "divided_tables", "tables_of"),

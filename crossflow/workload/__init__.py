@@ -2,9 +2,10 @@
 
 Takes a preset, dimensions or a `config.json` of Hugging Face (`huggingface`, by the rules of `huggingface.yaml`); gives a `Graph` of
 kernels (`lstm`, `gemm`), a `Transformer` of layers, attention, experts and state-space parts (`transformer`, `operations`), or a
-`Dlrm` with its tables. `spec` (of recommendation models `dlrm_spec`) is the file model with the meaning of every field,
-`contradictions` are keys of it that do not go together, and `described` makes its model. `job` is a model at work: batch, sequence,
-task; `conventions`, `released`, `quantised` and `towers` read what makers publish. `idle` tells fields without effect.
+`Dlrm` with its tables. `spec` (of recommendation models `dlrm_spec`, of services `serving_spec`) is the file model with the meaning of
+every field, `traits` what all of them answer, `kinds` their list; `contradictions` are keys of it that do not go together, and
+`described` makes its model. `job` is a model at work: batch, sequence, task; `conventions`, `released`, `quantised` and `towers` read
+what makers publish. `idle` tells fields without effect.
 
 A model knows neither devices nor strategies.
 """
@@ -26,6 +27,7 @@ DOORS = {
     "idle": ("ONLY_REPLAYED", "of_other_tasks", "without_meaning"),
     "job": ("Chunk", "Draft", "ImageTower", "Job", "JobTask"),
     "jobs": ("dlrm_job", "job_of", "tokens_of"),
+    "kinds": ("MODELS", "Workload"),
     "operations": ("*",),
     "released": ("SERVED", "as_released", "release_notes", "unsaid_types"),
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
@@ -40,8 +42,10 @@ DOORS = {
     "requests.words": ("lasting",),
     "requests.writing": ("KINDS",),
     "sides": ("both_sides", "feeds"),
-    "spec": ("BesideSpec", "GemmSpec", "HostCacheSpec", "ImageSpec", "LstmSpec", "MODELS", "ProgramSpec", "ServingSpec", "TransformerSpec"),
+    "serving_spec": ("BesideSpec", "HostCacheSpec", "ServingSpec"),
+    "spec": ("GemmSpec", "ImageSpec", "LstmSpec", "ProgramSpec", "TransformerSpec"),
     "stacked": ("chosen", "stacked", "structures"),
     "statespace": ("GATED", "SELECTIVE", "StateSpace", "UPDATE"),
+    "traits": ("WorkloadSpec",),
     "transformer": ("AttentionGeometry", "Cut", "FEED_FORWARD", "Layer", "Matrix", "Part", "Routing", "Selection", "Transformer"),
 }  # fmt: skip

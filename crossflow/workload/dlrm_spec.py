@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -26,6 +26,7 @@ from crossflow.workload.dlrm import (
     linears,
 )
 from crossflow.workload.shared_words import DType, Optimizer, SourcedSpec, listed
+from crossflow.workload.traits import WorkloadSpec
 from crossflow.workload.transformer import Routing, mlp, self_attention
 
 MLP_LAYERS, TABLES = 1000, 10**6  # of a model, at most
@@ -221,8 +222,10 @@ class ExchangeSpec(FileModel):
         return hash((self.forward, self.backward, self.indices, self.ahead, float(self.bucket[0])))
 
 
-class DlrmSpec(SourcedSpec):
+class DlrmSpec(SourcedSpec, WorkloadSpec):
     """Recommendation model: embedding tables, bottom MLP, interaction, top MLP or experts."""
+
+    layered: ClassVar[bool] = True
 
     model: Literal["dlrm"]
     title: str = ""

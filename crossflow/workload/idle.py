@@ -8,13 +8,16 @@ noted, so that one scenario can be predicted for several tasks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from crossflow.workload.attended import FORMS
 from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+from crossflow.workload.spec import ProgramSpec, TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.workload.kinds import Workload
 
 IdleKey = Iterator[tuple[str, str]]  # path of a key in the workload section, and a sentence
-AnySpec = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
 # What only training does with a key, and the value with which it says nothing.
 _TRAINED = {
     "optimizer": "updates weights", "table_optimizer": "updates tables", "dropout": "drops activations", "frozen": "changes weights",
@@ -34,7 +37,7 @@ _REPLAYED = (
 ONLY_REPLAYED = "only a replay of requests takes it (crossflow serve)"
 
 
-def of_other_tasks(spec: AnySpec) -> IdleKey:
+def of_other_tasks(spec: Workload) -> IdleKey:
     """Keys that the task of a workload does not use; defaults are left out."""
     if isinstance(spec, ProgramSpec):  # whose phases are its own
         return
@@ -52,7 +55,7 @@ def of_other_tasks(spec: AnySpec) -> IdleKey:
         yield from ((key, f"only a service has requests, and task is {spec.task}") for key in ("prompt", "output") if getattr(spec, key))
 
 
-def _serves_adapters(spec: AnySpec) -> bool:
+def _serves_adapters(spec: Workload) -> bool:
     return isinstance(spec, TransformerSpec) and spec.task == "serving" and spec.serving.adapters is not None
 
 
@@ -65,7 +68,7 @@ def _differs(spec: object, path: list[str]) -> bool:
     return bool(value != default) if len(path) == 1 else _differs(value, path[1:])
 
 
-def without_meaning(spec: AnySpec) -> IdleKey:
+def without_meaning(spec: Workload) -> IdleKey:
     """Keys that have no meaning beside the other keys of a workload, whatever its task; defaults are left out."""
     if isinstance(spec, TransformerSpec):
         yield from _unserved(spec)

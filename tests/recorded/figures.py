@@ -182,7 +182,7 @@ def _strategies(given: Scenario, options: Mapping[str, bool]) -> Iterator[tuple[
     """Every column of all strategies on as many devices, and which are near the given one."""
     texts = every_strategy(given.workload, given.nodes, **options)
     yield "", [len(texts), sum_of(texts)]
-    near = near_strategies(given.strategy, given.workload, given.nodes, balanced=given.balanced, fused=given.fused_attention)
+    near = near_strategies(given.strategy, given.workload, given.strategy_limits, fused=given.fused_attention)
     yield "near", [len(near), sum_of(near)]
     yield from _points(given, {"strategy": list(texts)[:: -(-len(texts) // MOST)]})
 
@@ -203,7 +203,7 @@ def _understood(given: Scenario, written: Any) -> str:
     try:
         read = fitting(strategy_of(given, written), given.system, given.workload)
         layered = isinstance(read, Plan | Hierarchy)
-        problem = strategy_problem(read, given.workload, given.nodes, balanced=given.balanced) if layered else None
+        problem = strategy_problem(read, given.workload, given.strategy_limits) if layered else None
         return f"{as_text(read, given.workload)} {read!r} {problem}"
     except CrossflowError as error:
         return str(error)

@@ -11,7 +11,7 @@ from typing import Any
 from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.base.errors import did_you_mean
-from crossflow.workload.spec import MODELS
+from crossflow.workload.kinds import MODELS
 
 # Groups of templates by the folder that they are shipped in.
 GROUPS = {

@@ -25,7 +25,8 @@ from crossflow.parallel.strategy.mesh import sizes_text
 from crossflow.program.file import is_program, read_program
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.huggingface import CONFIG, MTP_NOTE, file_notes, huggingface_document
-from crossflow.workload.spec import MODELS, TransformerSpec
+from crossflow.workload.kinds import MODELS
+from crossflow.workload.spec import TransformerSpec
 
 _TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}
 _HEAD = ("name", "title", "notes", "sources")  # keys of a file that the head of its page shows

@@ -47,7 +47,6 @@ from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
 from crossflow.hardware.technology.library import Choice, TechLibrary
-from crossflow.workload.spec import TransformerSpec
 
 NO_SCENARIO = "evaluate: expected a scenario, got {}; crossflow.load reads one, and crossflow.sweep takes files and mappings too"
 CHUNK = 4096  # points a batch: memory stays flat, and the cost of the interpreter is spread over many points
@@ -196,7 +195,7 @@ def _possible(scenario: Scenario, points: Split, n: int, options: _Options) -> l
 
 def _spoken_over(scenario: Scenario, members: Members) -> Index:
     """Devices of a node, and nodes, over which messages of every point go, shape (n, 2)."""
-    if not (isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves):  # whose replicas all send each other something
+    if not scenario.workload.serves:  # whose replicas all send each other something
         return np.array(members.nodes)[members.which]
     strategies = {id(one): one for one in members.strategies}
     pairs, which = numbered([*zip(map(id, members.strategies), members.which.tolist(), strict=True)])

@@ -15,7 +15,6 @@ from crossflow.base.paths import value_at
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.template import DatasheetSystem
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.workload.spec import TransformerSpec
 
 FAR = 2.0  # below the least over this, and above the greatest times this, a quantity is far outside; judgement, the same for all
 FARTHER = 10.0  # and by this factor so far that measured errors say nothing; judgement, the same for all
@@ -72,7 +71,7 @@ def far_off(
 
 def spoken_over(scenario: Scenario, strategy: object, nodes: tuple[int, int]) -> tuple[int, int]:
     """Devices of a node, and nodes, over which messages go: replicas of a service send each other nothing, so those of one of them."""
-    served = isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves and not scenario.system.pools
+    served = scenario.workload.serves and not scenario.system.pools
     if not (served and isinstance(strategy, Plan)) or strategy.ep > 1 or strategy.zero >= FULL:
         return nodes
     ranks = strategy.devices // strategy.dp

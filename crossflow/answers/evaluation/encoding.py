@@ -19,7 +19,7 @@ from crossflow.engine.runs.transformer import transformer_step
 from crossflow.engine.service.encoders import EncoderTimes, encoder_work
 from crossflow.hardware.architecture.template import ENCODING
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.strategy.reading import encoder_plan
+from crossflow.parallel.strategy.plans import encoder_plan
 from crossflow.program.groups import Group
 from crossflow.workload.jobs import job_of
 from crossflow.workload.spec import TransformerSpec

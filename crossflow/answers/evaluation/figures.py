@@ -260,9 +260,9 @@ def _needs(scenario: Scenario, column: str) -> Iterator[str]:
     if tasks is not None and task not in tasks:
         wanted = f"workload.task: {either(tasks)}"
         yield f"{wanted}; here it is {task}" if task else f"a transformer with {wanted}; this is {with_article(workload.model)}"
-    if column in POOLED and not (isinstance(workload, TransformerSpec) and workload.step == "decode" and workload.serving.experts):
+    if column in POOLED and not (workload.decodes and workload.service.experts):
         yield "workload.serving.experts, of task: decode or serving, such as {strategy: dp8-ep8}"
-    if tasks is not None and task == "decode" and column != "tpot_s" and workload.serving.experts:  # type: ignore[union-attr]
+    if tasks is not None and task == "decode" and column != "tpot_s" and workload.service.experts:
         yield "workload.task: serving, whose workers of serving.prefill read prompts; with serving.experts, a decode step has none"
     yield from _needs_requests(scenario, column)
     if column.startswith("job.") and scenario.post_training is None:

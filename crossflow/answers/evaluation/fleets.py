@@ -16,7 +16,7 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import AnyStrategy
 from crossflow.workload.fleet import AutoscaleSpec, FailuresSpec
 from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.serving_spec import ServingSpec
 
 ONE_BY_ONE = "replicas that share out experts make every step together, and none fails or starts by itself"
 UNGATHERED = "a replay does not let replicas wait for each other's prompts; set it to false, or leave out requests for a steady state"
@@ -69,9 +69,8 @@ def check_fleet(scenario: Scenario, trace: RequestTrace) -> None:
 
 def _engines(scenario: Scenario) -> Iterator[tuple[str, int]]:
     """Where a scenario says how many engines there are, and how many."""
-    assert isinstance(scenario.workload, TransformerSpec)
     assert isinstance(scenario.strategy, Plan)
-    serving = scenario.workload.serving
+    serving = scenario.workload.service
     yield "strategy", scenario.strategy.dp
     if serving.prefill is not None:
         yield "workload.serving.prefill.workers", serving.prefill.workers
@@ -81,9 +80,8 @@ def _engines(scenario: Scenario) -> Iterator[tuple[str, int]]:
 
 
 def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, str]]:
-    assert isinstance(scenario.workload, TransformerSpec)
     assert isinstance(scenario.strategy, Plan)
-    serving, plan = scenario.workload.serving, scenario.strategy
+    serving, plan = scenario.workload.service, scenario.strategy
     if coupled(plan, pooled=serving.experts is not None):
         found = (key for key in ("failures", "autoscale") if getattr(serving, key))
         other = "ep out of the strategy" if serving.experts is None else "serving.experts"
@@ -98,12 +96,12 @@ def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, st
             "router",
             "slices cuts a batch that is there at once, and these requests arrive; use least_loaded, or requests without arrivals",
         )
-    yield from _unknown_classes(scenario.workload, trace)
+    yield from _unknown_classes(serving, trace)
 
 
-def _unknown_classes(workload: TransformerSpec, trace: RequestTrace) -> Iterator[tuple[str, str]]:
+def _unknown_classes(serving: ServingSpec, trace: RequestTrace) -> Iterator[tuple[str, str]]:
     """Classes of pools that no request has, or that no router asks for."""
-    serving, known, seen = workload.serving, [one.name for one in trace.classes], dict[str, str]()
+    known, seen = [one.name for one in trace.classes], dict[str, str]()
     for pool, one in serving.pools.items():
         place = f"pools.{pool}.classes"
         if one.classes and serving.router != "class":

@@ -40,9 +40,9 @@ from crossflow.hardware.architecture.software import load_stack
 from crossflow.hardware.architecture.system import resolve
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import Workload
 from crossflow.workload.attended import FORMS
 from crossflow.workload.dlrm_spec import DlrmSpec
+from crossflow.workload.kinds import Workload
 from crossflow.workload.spec import GemmSpec, TransformerSpec
 
 PROMPTS, TOKENS = "serving, reading prompts", "serving, writing tokens"
@@ -321,7 +321,7 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
     """What else of a scenario was not measured."""
     if any(isinstance(one, GeneratedSystem) for one in scenario.system.places.values()):
         return OF_GENERATED
-    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serving.adapters:
+    if scenario.workload.service.adapters:
         return OF_ADAPTERS
     if getattr(scenario.workload, "frozen", ()) or getattr(scenario.workload, "adapters", None):
         return FROZEN
@@ -333,7 +333,7 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
         return OF_EXPERTS
     if scenario.further:
         return OF_FLEETS
-    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serving.images:
+    if scenario.workload.service.images:
         return OF_IMAGES
     return OF_KINDS if scenario.system.kinds else OF_POOLS if scenario.system.pools else ""
 
@@ -341,7 +341,7 @@ def _otherwise(scenario: Scenario, *, changed: bool) -> str:
 def trusts(scenario: Scenario) -> dict[str, Trust]:
     """The same of figures that were compared with other measurements than the step, or with none: tails of a service, energy."""
     found: dict[str, Trust] = {}
-    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.arrives:
+    if scenario.workload.arrives:
         found["tails"] = Trust(level="unknown", band=None, reason=ARRIVING)
     run = likeness(scenario)
     watts = trust_of(Likeness(kind=WATTS, device=run.device, stack=run.stack, type=run.type, seen=run.seen))

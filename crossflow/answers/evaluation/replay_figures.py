@@ -19,7 +19,7 @@ from crossflow.base.arrays import Array, Mask
 from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay
 from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.spec import ServingSpec, TransformerSpec
+from crossflow.workload.serving_spec import ServingSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.evaluation.congestion import CongestedStep
@@ -277,8 +277,7 @@ class ReplayFigures:
 
     @property
     def _serving(self) -> ServingSpec:
-        assert isinstance(self.scenario.workload, TransformerSpec)  # a service is one
-        return self.scenario.workload.serving
+        return self.scenario.workload.service
 
     @functools.cached_property
     def classes(self) -> tuple[Mapping[str, Any], ...]:

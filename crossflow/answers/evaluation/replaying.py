@@ -43,11 +43,12 @@ from crossflow.hardware.architecture.template import FEEDING, READING
 from crossflow.parallel.batches import overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import engine_plans
+from crossflow.parallel.strategy.plans import engine_plans
 from crossflow.workload.adapters import used_by
 from crossflow.workload.job import Job
 from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.spec import HostCacheSpec, TransformerSpec
+from crossflow.workload.serving_spec import HostCacheSpec
+from crossflow.workload.spec import TransformerSpec
 
 FEW_LENGTHS = 2  # of prompts, for which tables of steps have points of their own
 OF_A_SERVICE = "serve replays requests through a service: give workload.task: serving, not {task}"
@@ -197,7 +198,6 @@ def _adapters_of(scenario: Scenario, trace: RequestTrace, seed: int) -> Index | 
 
     None where a service has no adapters.
     """
-    assert isinstance(scenario.workload, TransformerSpec)
     mix = scenario.job().adapters
     if mix is None:
         return None
@@ -232,7 +232,7 @@ def _as_cached(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> Reques
 def engines_of(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     """Engines of the service of a scenario, with tables that reach as far as the requests; see `replayed_scenario`."""
     workload, plan = scenario.workload, scenario.strategy
-    if not isinstance(workload, TransformerSpec) or workload.task != "serving":
+    if not workload.is_service:
         raise CrossflowError(OF_A_SERVICE.format(task=getattr(workload, "task", workload.model)))
     assert isinstance(plan, Plan)  # a transformer has one
     assert scenario.stack is not None  # and software
@@ -265,8 +265,7 @@ def _ready(scenario: Scenario, engines: ServiceEngines, trace: RequestTrace, see
     )  # fmt: skip
     if found.problem:
         return found, None
-    assert isinstance(scenario.workload, TransformerSpec)
-    rng, serving = np.random.default_rng(seed), scenario.workload.serving
+    rng, serving = np.random.default_rng(seed), scenario.workload.service
     chosen = _adapters_of(scenario, trace, seed)
     pool = _pool(scenario, trace, writing, rng, scaling_of(serving.autoscale, engines.writers.count), chosen)
     reading = None
@@ -291,8 +290,7 @@ def _pool(
     chosen: Index | None = None,
 ) -> EnginePool:
     """Engines with empty queues and caches, behind the scenario's router."""
-    assert isinstance(scenario.workload, TransformerSpec)
-    serving = scenario.workload.serving
+    serving = scenario.workload.service
     each = [kind for kind in kinds for _ in range(kind.count)]
     adapters = None if chosen is None else chosen.tolist()
     owners = {name: [i for i, kind in enumerate(each) if kind.pool == pool] for pool, one in serving.pools.items() for name in one.classes}
@@ -369,10 +367,9 @@ def _unheld(job: Job, ground: _Ground, pool: ExpertPool) -> str:
 
 def _further(scenario: Scenario, own: Machine, job: Job) -> Iterator[_Ground]:
     """What the engines of pools run on."""
-    assert isinstance(scenario.workload, TransformerSpec)
     for name, plan in engine_plans(scenario.workload).items():
         runs_on, fleet = place_of_pool(scenario, name, own)
-        yield _ground(job, plan, scenario.workload.serving.pools[name].workers, runs_on, fleet)._replace(pool=name)
+        yield _ground(job, plan, scenario.workload.service.pools[name].workers, runs_on, fleet)._replace(pool=name)
 
 
 def _ground(job: Job, plan: Plan, count: int, runs_on: Machine, fleet: Fleet) -> _Ground:
@@ -461,8 +458,7 @@ class _Site:
         runs_on, fleet, layout = ground.machine, ground.fleet, ground.layout
         trace, service, habits = self.trace, self.service, runs_on.stack.engine
         longest = int((trace.prompt + trace.output).max())
-        assert isinstance(self.scenario.workload, TransformerSpec)
-        serving = self.scenario.workload.serving
+        serving = self.scenario.workload.service
         chunk, stages = (int(service.chunk[0]), int(layout.pp[0])) if writes else (int(trace.prompt.max()), 1)
         most = min(int(service.most[0]) if writes else 1, len(trace))
         pool, feeding = self.experts if self.experts is not None and writes else (None, None)

@@ -19,7 +19,6 @@ from crossflow.answers.explanation.moves import PREFILL, Attempt, moves
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score, larger_is_better
 from crossflow.base.errors import CrossflowError
-from crossflow.workload.spec import TransformerSpec
 
 STRATEGIES = 4  # that are told
 CHOICES = 2  # of each setting of a chip
@@ -101,7 +100,7 @@ def _worth(scenario: Scenario, found: Decision, base: Score, objective: str) -> 
     if objective not in TIMED:
         return found.gain > LEAST and not (found.kind == "batch" and objective in OF_A_STEP)
     spec = scenario.workload
-    most = ARRIVING if isinstance(spec, TransformerSpec) and spec.arrives else LEAST
+    most = ARRIVING if spec.arrives else LEAST
     more = found.kind not in LESS or found.path.startswith(PREFILL) or found.rate >= -most
     return found.rate > most or (found.time < -LEAST and more)
 

@@ -26,9 +26,7 @@ from crossflow.hardware.architecture.generator import for_choices
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
-from crossflow.parallel.strategy.reading import ANY
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
+from crossflow.parallel.strategy.kinds import ANY
 
 ARRIVALS = "workload.serving.arrival_rate"  # a number with a unit that makes another scenario
 AUTO = "auto"  # the strategy that is the fastest of those that fit
@@ -167,7 +165,7 @@ def _divided(
 ) -> tuple[Scenario, str | None, str]:
     """The scenario with discrete settings and a strategy that divides it; `AUTO` beside it where one is still to be chosen."""
     wanted = chosen if asked == AUTO else asked
-    if isinstance(scenario.workload, ProgramSpec):
+    if not scenario.workload.divisible:
         return checked(variant(scenario, discrete)), None, ""
     try:
         if asked != AUTO or wanted is not None:
@@ -192,7 +190,7 @@ def _divided(
 def ranked(design: Design) -> tuple[tuple[str, ...], Score]:
     """Strategies with their scores: all that divide a layered model, of a graph of kernels the first `APART`."""
     texts = legal(design.scenario)
-    if not isinstance(design.scenario.workload, TransformerSpec | DlrmSpec):
+    if not design.scenario.workload.layered:
         texts = thinned(texts, APART)
     points = {**design.points(len(texts)), "strategy": list(texts)}
     return texts, evaluate(design.scenario, points, columns=(usual_objective(design.scenario),), fitting=True)

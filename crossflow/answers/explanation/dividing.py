@@ -9,9 +9,10 @@ from typing import Any
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_strategy
 from crossflow.base.errors import CrossflowError
+from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, AnyStrategy, as_text, every_strategy, legal_strategies
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
+from crossflow.parallel.strategy.reading import AnyStrategy, as_text, every_strategy, legal_strategies
+from crossflow.workload.spec import TransformerSpec
 
 DEGREES = ("tp", "cp", "ep", "dp", "pp")  # of a plan
 WEIGHTS = {**dict.fromkeys(DEGREES, 1.0), "dp": 0.9}  # of the distance of each
@@ -30,7 +31,7 @@ def engine_text(plan: Plan) -> str:
 
 def legal(scenario: Scenario) -> tuple[str, ...]:
     """Every strategy that divides the workload of a scenario over its devices, as text; none for a program."""
-    if isinstance(scenario.workload, ProgramSpec):
+    if not scenario.workload.divisible:
         return ()
     return every_strategy(scenario.workload, _nodes(scenario), fused=scenario.fused_attention, kinds=scenario.system.kinds)
 

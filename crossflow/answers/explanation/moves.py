@@ -20,9 +20,10 @@ from crossflow.base.paths import value_at
 from crossflow.base.units import show
 from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import as_text, worker_plan
+from crossflow.parallel.strategy.plans import worker_plan
+from crossflow.parallel.strategy.reading import as_text
 from crossflow.workload.requests.post_training import PostTrainingSpec
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
+from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.designs import Design
@@ -71,7 +72,7 @@ def _counts(kind: DecisionKind, label: str, settings: Mapping[str, Any], path: s
 def _nodes(design: Design) -> Iterator[Attempt]:
     """More and fewer nodes, or devices, with the strategy nearest to that of the design."""
     scenario, path = design.scenario, count_path(design.scenario)
-    if isinstance(scenario.workload, ProgramSpec):
+    if not scenario.workload.divisible:
         return
     count = scenario.system.nodes if path == "system.nodes" else scenario.system.device_count
     for move in _counts("nodes", path.split(".")[1], {}, path, int(count or 1)):
@@ -146,9 +147,9 @@ def _number(scenario: Scenario, path: str) -> float | None:
 def _types(scenario: Scenario) -> Iterator[Attempt]:
     """Narrower types of products and, of a service, of its weights and its cache."""
     spec = scenario.workload
-    if isinstance(spec, ProgramSpec):
+    if not spec.divisible:
         return
-    serves = isinstance(spec, TransformerSpec) and spec.serves
+    serves = spec.serves
     for name in ("dtype", "weight_dtype", "kv_dtype") if serves else ("dtype",):
         own = getattr(spec, name) or (WIDEST if name == "kv_dtype" and FORMATS[spec.dtype].bits < FORMATS[WIDEST].bits else spec.dtype)
         narrower = (other for other in names_of(type(spec).model_fields[name].annotation) if FORMATS[other].bits < FORMATS[own].bits)
@@ -168,7 +169,7 @@ def _batch(scenario: Scenario) -> Iterator[Attempt]:
     """A larger and a smaller batch; requests that arrive have none."""
     spec, plan = scenario.workload, scenario.strategy
     batch = getattr(spec, "global_batch", None)
-    if batch is None or (isinstance(spec, TransformerSpec) and spec.arrives):
+    if batch is None or spec.arrives:
         return
     for move in _counts("batch", "requests at once" if getattr(spec, "serves", False) else "global batch", {}, BATCH, batch):
         strategy: dict[str, str] = {}

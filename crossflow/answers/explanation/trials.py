@@ -150,10 +150,7 @@ def factor_moves(numbers: Sequence[Parameter], factors: Sequence[float] = FACTOR
 def strategies_of(trials: Trials, base: TrialOutcome) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first."""
     scenario = trials.scenario
-    near = near_strategies(
-        scenario.strategy, scenario.workload, scenario.nodes, balanced=scenario.balanced, elements=scenario.elements,
-        fused=scenario.fused_attention, kinds=scenario.system.kinds,
-    )  # fmt: skip
+    near = near_strategies(scenario.strategy, scenario.workload, scenario.strategy_limits, fused=scenario.fused_attention)
     if not near:
         return ()
     score = evaluate(scenario, {"strategy": list(near)}, columns=(trials.objective,))

@@ -19,7 +19,6 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import legal_strategies
 from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.spec import TransformerSpec
 
 FleetSpace = Mapping[str, Sequence[Any] | Together]  # values by path, or settings that change together by name
 STRATEGY, DEVICES, NODES = "strategy", "system.devices", "system.nodes"
@@ -131,14 +130,13 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
     counts = tuple(n for n in range(1, most // plan.devices + 1) if fills(n * plan.devices, moved.system.devices_per_node))
     if not counts:
         raise CrossflowError(f"{kind.strategy}: an engine has {plan.devices} devices, and there are {most:,}")
-    assert isinstance(moved.workload, TransformerSpec)
     for key in ("pools", "autoscale", "experts"):
-        if getattr(moved.workload.serving, key):
+        if getattr(moved.workload.service, key):
             raise CrossflowError(f"workload.serving.{key}: plan counts engines of one kind; leave it out, or compare files with `serve`")
     if moved.system.network.inter.congestion is not None:
         why = "engines share links with each other, and a fleet of another size would lose something else to others"
         raise CrossflowError(f"system.network.inter.congestion: {why}; leave it out, or compare files with `serve`")
-    if (apart := moved.workload.serving.prefill) is not None:
+    if (apart := moved.workload.service.prefill) is not None:
         each = plan_of(apart.strategy).devices
         readers = tuple(range(1, (most - counts[0] * plan.devices) // each + 1)) or (apart.workers,)
     return FleetSite(kind=kind, scenario=moved, trace=trace, plan=plan, counts=counts, readers=readers)

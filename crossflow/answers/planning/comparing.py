@@ -30,7 +30,6 @@ from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.system import TEMPLATES, resolve, template_name
-from crossflow.workload.spec import TransformerSpec
 
 HOUR = 3600.0
 PRICE = "system.operation.price"
@@ -518,7 +517,7 @@ def _affordable(most: int, node: int) -> list[int]:
 
 
 def _objective(workload: Any) -> str:
-    served = isinstance(workload, TransformerSpec) and workload.task == "serving" and not workload.arrives
+    served = workload.is_service and not workload.arrives
     return "tokens_per_second" if served else "step_time_s"
 
 

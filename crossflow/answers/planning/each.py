@@ -10,7 +10,8 @@ from crossflow.answers.points import STRATEGY, Points, groups, variant, written
 from crossflow.answers.scenario import Scenario, steady
 from crossflow.base.arrays import python
 from crossflow.base.errors import CrossflowError
-from crossflow.parallel.strategy.reading import ANY, AUTO
+from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.reading import AUTO
 
 
 def with_plans(scenario: Scenario, points: Points) -> dict[str, Any]:

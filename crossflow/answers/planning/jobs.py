@@ -25,8 +25,8 @@ from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, strategy_of
 from crossflow.answers.score import Score, larger_is_better
 from crossflow.base.errors import CrossflowError, StrategyError
+from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY
 
 FRONT, ALONE = 5, 24  # strategies of training that are tried in an iteration: beside engines, and where nothing is written
 BEST = 2  # engines with which all of them are tried

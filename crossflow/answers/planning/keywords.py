@@ -18,7 +18,7 @@ from crossflow.base.errors import CrossflowError, SpecError, StrategyError, did_
 from crossflow.base.results import public
 from crossflow.parallel.strategy.notation import DEGREES, PAPER_KEYS, PLAN_KEYS, parse_any
 from crossflow.parallel.strategy.transformers import plan_of
-from crossflow.workload.spec import MODELS
+from crossflow.workload.kinds import MODELS
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

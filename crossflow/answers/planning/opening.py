@@ -16,9 +16,10 @@ from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.system import template_name
-from crossflow.parallel.strategy.reading import ANY, AUTO, GIVEN
+from crossflow.parallel.strategy.graphs import GIVEN
+from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.reading import AUTO
 from crossflow.workload.huggingface import CONFIG
-from crossflow.workload.spec import ProgramSpec
 
 ScenarioSource = str | Path | Mapping[str, Any] | Scenario | Document
 SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".toml")  # endings of launch files, which no scenario has
@@ -86,7 +87,7 @@ def left_open(source: ScenarioSource, settings: Overrides = (), *, given: bool =
     if written != AUTO and not (given and written is None):
         return load(source, texts), False
     found = _opened(document, base, name, like, texts, ANY)
-    if written == AUTO and isinstance(found.workload, ProgramSpec):
+    if written == AUTO and not found.workload.divisible:
         raise document.error(("strategy",), GIVEN)
     return found, written == AUTO and not given
 
@@ -195,7 +196,7 @@ def _chosen(document: Document, base: Path | None, name: str, like: Scenario | N
     from crossflow.answers.planning.planner import plan  # which scenarios that say their strategy do not wait for
 
     anything = resolved(_with(document, ANY), base, name, like)
-    if isinstance(anything.workload, ProgramSpec):
+    if not anything.workload.divisible:
         raise document.error(("strategy",), GIVEN)
     try:
         found = plan(steady(anything), top=1, engines=False)

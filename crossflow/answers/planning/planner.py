@@ -23,11 +23,12 @@ from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
 from crossflow.hardware.architecture.connected import unconnected
+from crossflow.parallel.strategy.graphs import GIVEN
+from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, GIVEN, AnyStrategy, as_text, legal_strategies, undivided
+from crossflow.parallel.strategy.reading import AnyStrategy, as_text, as_texts, legal_strategies, undivided
 from crossflow.parallel.tiers import placements
-from crossflow.workload.spec import ProgramSpec
 
 MOST = 75_000  # strategies that are evaluated, some seconds of a processor
 FEW = 32  # strategies with equal degrees of which a sample has at least as many
@@ -151,7 +152,7 @@ def _shown(found: Survey, top: int, chosen: int | None) -> list[int]:
 
 def legal_of(scenario: Scenario) -> tuple[AnyStrategy, ...]:
     """Every legal strategy; an error where there is none to choose from."""
-    if isinstance(scenario.workload, ProgramSpec):
+    if not scenario.workload.divisible:
         raise StrategyError(f"there is nothing to plan: {GIVEN}")
     found = legal_strategies(scenario.workload, scenario.nodes, fused=scenario.fused_attention, kinds=scenario.system.kinds)
     if not found:
@@ -161,7 +162,7 @@ def legal_of(scenario: Scenario) -> tuple[AnyStrategy, ...]:
 
 def texts_of(scenario: Scenario, strategies: Sequence[AnyStrategy]) -> list[str]:
     """Strategies as text that reads back as themselves."""
-    return [as_text(strategy, scenario.workload) for strategy in strategies]
+    return as_texts(strategies, scenario.workload)
 
 
 def sampled(scenario: Scenario, legal: tuple[AnyStrategy, ...], objective: str) -> tuple[AnyStrategy, ...]:

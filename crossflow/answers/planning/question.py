@@ -20,7 +20,8 @@ from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
 from crossflow.program.file import is_program
 from crossflow.workload.huggingface import CONFIG, huggingface_document
-from crossflow.workload.spec import MODELS, ImageSpec
+from crossflow.workload.kinds import MODELS
+from crossflow.workload.spec import ImageSpec
 
 TOKENS = 4 * 2**20  # of a training step, where a model says nothing of its batch: usual for large language models
 LONGEST = 8192  # tokens of a training sample, where the model's file only gives the longest sequence that it allows

@@ -18,8 +18,6 @@ from crossflow.base.arrays import Array
 from crossflow.hardware.architecture.divisions import ROLES, shares
 from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import GeneratedSystem
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.spec import TransformerSpec
 
 ILLEGAL = 1e6  # violation of a design that makes no scenario
 UNBUILT = 1e3  # violation of one that cannot be built
@@ -177,7 +175,7 @@ class SearchProblem:
     @property
     def _of_kernels(self) -> bool:
         """Whether pricing kernels is most of the work; of layered models it is little, and their step itself is the closest bound."""
-        return not isinstance(self.scenario.workload, TransformerSpec | DlrmSpec)
+        return not self.scenario.workload.layered
 
     @property
     def _shared_devices(self) -> bool:

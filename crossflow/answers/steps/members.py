@@ -22,15 +22,16 @@ from crossflow.engine.loops import COPIES
 from crossflow.hardware.architecture.switching import of_their_number
 from crossflow.hardware.technology.library import Choice
 from crossflow.parallel.strategy.hierarchy import Hierarchy
+from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, Workload
 from crossflow.parallel.transform import assign_stages, divided
 from crossflow.program.program import Program
 from crossflow.workload.dlrm import DlrmJob
 from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import dlrm_job, job_of, tokens_of
+from crossflow.workload.kinds import Workload
 from crossflow.workload.spec import GemmSpec, LstmSpec, TransformerSpec
 from crossflow.workload.stacked import chosen, stacked, structures
 
@@ -93,7 +94,7 @@ class Members:
 def own_members(scenario: Scenario, n: int = 1) -> Members:
     """What n points compute that all are the scenario's own; StrategyError where its strategy does not divide its workload."""
     workload = scenario.workload
-    if isinstance(workload, Layered):
+    if workload.layered:
         check_strategy(scenario)
         job: Job | DlrmJob | Program = _job(scenario, workload)
     else:
@@ -114,7 +115,7 @@ def together(
     for settings, index in groups(others, n):
         ours = {path: _some(values, index) for path, values in discrete.items() if path not in others}
         base = _with(scenario, settings, ours, 0) if settings and ours else variant(scenario, settings)
-        inner = _batches if isinstance(base.workload, Layered) else _graphs
+        inner = _batches if base.workload.layered else _graphs
         if not ours or type(base.workload) is not type(scenario.workload):
             found = _alone(scenario, settings, ours, len(index))
         else:
@@ -132,7 +133,7 @@ def _inside(scenario: Scenario, path: str, *, alike: bool) -> bool:
     """Whether a setting may differ inside a batch: dimensions, and of layered models strategies and numbers of `alike` devices."""
     dimension = path.startswith("workload.") and path not in APART
     inside = path == "strategy" or (path in COUNTS and alike)
-    return dimension or (isinstance(scenario.workload, Layered) and inside)
+    return dimension or (scenario.workload.layered and inside)
 
 
 def _with(scenario: Scenario, settings: Settings, ours: Mapping[str, Sequence[Any]], i: int) -> Scenario:
@@ -325,7 +326,7 @@ def _checked(base: Scenario, sized: Sized, job: Job | DlrmJob | None, written: A
 
 def _serving(base: Scenario, job: Any, legal: LegalStrategies) -> LegalStrategies:
     """The same strategies; StrategyError where one of them cannot serve beside the further parts of a service."""
-    if isinstance(base.workload, TransformerSpec) and base.workload.serves:
+    if base.workload.serves:
         for one in legal:
             check_strategy(base, one, None, job.model)
     return legal

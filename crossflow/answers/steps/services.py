@@ -24,10 +24,11 @@ from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.strategy.reading import encoder_plan, engine_devices, worker_plan
+from crossflow.parallel.strategy.plans import encoder_plan, engine_devices, worker_plan
 from crossflow.program.groups import JobPart
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
+from crossflow.workload.traits import WorkloadSpec
 
 UNQUEUED = "a steady state knows no queue of images; give requests, which are replayed, or leave encode out"
 OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
@@ -110,7 +111,7 @@ class ServiceStep(TransformerStep):
     def _further(self) -> tuple[Fleet, ...]:
         """Devices of pools of further engines, which only a replay puts to work."""
         batch = self.batch
-        counts = [engine_devices(one) for one in batch.members.workloads if isinstance(one, TransformerSpec)]
+        counts = [engine_devices(one) for one in batch.members.workloads]
         names = dict.fromkeys(name for count in counts for name in count)
         if names and batch.scenario.requests is None:
             raise CrossflowError(f"{batch.scenario.name}: workload.serving.pools: {OF_A_REPLAY}")
@@ -119,7 +120,7 @@ class ServiceStep(TransformerStep):
     def _encoders(self) -> tuple[Fleet, ...]:
         """Devices of encoders of images, which only a replay puts to work."""
         batch = self.batch
-        counts = [_encoding(one) for one in batch.members.workloads if isinstance(one, TransformerSpec)]
+        counts = [_encoding(one) for one in batch.members.workloads]
         if not any(counts):
             return ()
         if batch.scenario.requests is None:
@@ -133,9 +134,9 @@ class ServiceStep(TransformerStep):
         return replace(own, devices=np.array(counts, dtype=float)[batch.members.which])
 
 
-def _encoding(workload: TransformerSpec) -> int:
+def _encoding(workload: WorkloadSpec) -> int:
     """Devices of the encoders of images. [1]"""
-    plan, images = encoder_plan(workload), workload.serving.images
+    plan, images = encoder_plan(workload), workload.service.images
     return 0 if plan is None or images is None or images.encode is None else plan.devices * images.encode.workers
 
 
@@ -180,16 +181,16 @@ def _parts_of(layout: Layout, service: Service, further: Sequence[Array]) -> Ser
 def between_nodes(scenario: Scenario) -> Iterator[str]:
     """What to say where a scenario describes links inside nodes, which its workers for prompts do not send over."""
     workload, network = scenario.workload, files.held(scenario.document.data, ("system", "network"))
-    if isinstance(workload, TransformerSpec) and workload.serving.prefill and isinstance(network, Mapping) and network.get("intra"):
+    if workload.service.prefill and isinstance(network, Mapping) and network.get("intra"):
         yield (
             "system.network.intra does not carry keys and values of prompts: workers of serving.prefill lie on other nodes, and send over "
             "system.network.inter"
         )
 
 
-def unlike_images(workload: object) -> Iterator[str]:
+def unlike_images(workload: WorkloadSpec) -> Iterator[str]:
     """What to say where images become more tokens of the prompt than their model makes."""
-    images = workload.serving.images if isinstance(workload, TransformerSpec) and workload.task == "serving" else None
+    images = workload.service.images if workload.is_service else None
     image = images.described.image if images else None
     if images is None or image is None or images.each <= image.tokens:
         return

@@ -26,7 +26,7 @@ from crossflow.engine.runs.unlike_prices import DeviceKind
 from crossflow.hardware.architecture.template import FEEDING
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.layout import Layout
-from crossflow.parallel.strategy.reading import experts_plan
+from crossflow.parallel.strategy.plans import experts_plan
 from crossflow.parallel.tables import StepTables, tables_of
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec

@@ -20,7 +20,8 @@ from crossflow.base.arrays import Array
 from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, Path_, held
 from crossflow.base.limits import shown
-from crossflow.parallel.strategy.reading import ANY, AUTO
+from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.reading import AUTO
 
 WEIGHT = "weight"  # the one key of a member that is no path
 _NAME = re.compile(r"\w[\w +-]*")

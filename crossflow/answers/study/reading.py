@@ -30,8 +30,9 @@ from crossflow.base import files
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document, Path_
-from crossflow.parallel.strategy.reading import ANY, AUTO, GIVEN
-from crossflow.workload.spec import ProgramSpec
+from crossflow.parallel.strategy.graphs import GIVEN
+from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.reading import AUTO
 
 BLOCK = 4096  # combinations that are looked at together
 SWEPT_AUTO = (
@@ -191,7 +192,7 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
     except StrategyError as error:
         section = "system" if str(error).startswith("system: ") else "strategy"
         raise document.error(("scenario", section), str(error).removeprefix(f"{section}: ")) from None
-    if planned_ and isinstance(scenario.workload, ProgramSpec):
+    if planned_ and not scenario.workload.divisible:
         raise document.error(("scenario", "strategy"), GIVEN)
     spec = _with_goals(spec, scenario, document)
     swept = _Swept.read(spec, scenario, document)

@@ -17,7 +17,7 @@ from crossflow.base.files import FileModel, catalogue
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
 from crossflow.workload.cluster.spec import ClusterFile
-from crossflow.workload.spec import MODELS
+from crossflow.workload.kinds import MODELS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TEXT, OBJECT = {"type": "string"}, {"type": "object"}

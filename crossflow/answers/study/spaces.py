@@ -40,9 +40,10 @@ from crossflow.base.limits import Finite, PositiveInt
 from crossflow.base.units import parse
 from crossflow.hardware.architecture.template import BUDGETS, Ends, GeneratedSystem
 from crossflow.hardware.technology.library import kind_of
+from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.strategy.reading import ANY, every_strategy
+from crossflow.parallel.strategy.reading import every_strategy
 
 AXES = ("kp1", "kp2", "dp", "lp")  # of the mesh, in the paper's notation
 FILES = ("workload.model", "system.template")  # settings that name files: a wrong name is wrong whatever else is chosen

@@ -14,7 +14,7 @@ from crossflow.answers import settings
 from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.edges.cli import page, parser
-from crossflow.workload.spec import MODELS
+from crossflow.workload.kinds import MODELS
 
 # What arguments take, by the name of the argument or of the option: names of the catalogues beside files.
 _TAKES = {

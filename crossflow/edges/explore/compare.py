@@ -14,7 +14,6 @@ from crossflow.answers.search.shares import SHARES
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.explore.controls import controls
-from crossflow.workload.spec import ProgramSpec
 
 MOST = 24  # differences that are exchanged one by one; the rest together
 JOINED = ("strategy", "system.devices", "system.nodes", "system.template", "workload.model")  # what fits together only
@@ -54,7 +53,7 @@ def exchanges(scenario: Scenario, first: Mapping[str, Any], second: Mapping[str,
 def _resolved(design: Design) -> dict[str, Any]:
     """Settings of a design, the strategy that auto stands for in its place."""
     settings = dict(design.settings)
-    if not isinstance(design.scenario.workload, ProgramSpec):
+    if design.scenario.workload.divisible:
         settings["strategy"] = design.scenario.strategy_text
     return settings
 

@@ -21,7 +21,6 @@ from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedS
 from crossflow.hardware.technology.library import kind_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 REACH = 4.0  # a slider goes from a quarter of a number to four times of it
 FIRST = (
@@ -110,7 +109,7 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
 
 def _design(scenario: Scenario) -> Iterator[Control]:
     system, data = scenario.system, scenario.document.data
-    if isinstance(scenario.workload, ProgramSpec):
+    if not scenario.workload.divisible:
         return
     named = held(data, ("system", "template"))
     if isinstance(named, str):
@@ -132,7 +131,7 @@ def _design(scenario: Scenario) -> Iterator[Control]:
 def _workload(scenario: Scenario) -> Iterator[Control]:
     """The model, and its fields that are whole numbers or names."""
     spec, data = scenario.workload, scenario.document.data["workload"]
-    if isinstance(spec, ProgramSpec):
+    if not spec.divisible:
         return
     named = data.get("model")
     if named in presets():
@@ -153,15 +152,15 @@ def _workload(scenario: Scenario) -> Iterator[Control]:
 def _serving(scenario: Scenario) -> Iterator[Control]:
     """How many requests come to a service, and the tokens that its step computes at most: its own number, or that of its engine."""
     spec, stack = scenario.workload, scenario.stack
-    if not isinstance(spec, TransformerSpec) or spec.task != "serving":
+    if not spec.is_service:
         return
-    rate = 0.0 if spec.serving.arrival_rate is None else float(spec.serving.arrival_rate)
+    rate = 0.0 if spec.service.arrival_rate is None else float(spec.service.arrival_rate)
     if rate >= 1 and rate.is_integer():  # sliders of what makes another scenario go by doublings
-        about = type(spec.serving).model_fields["arrival_rate"].description
+        about = type(spec.service).model_fields["arrival_rate"].description
         yield _whole("workload.serving.arrival_rate", "requests a second", "Workload", int(rate), about)
-    chunk = spec.serving.chunk or (None if stack is None else stack.engine.chunk)
+    chunk = spec.service.chunk or (None if stack is None else stack.engine.chunk)
     if chunk is not None:
-        about = type(spec.serving).model_fields["chunk"].description
+        about = type(spec.service).model_fields["chunk"].description
         yield _whole("workload.serving.chunk", "tokens of a step", "Workload", int(chunk), about)
 
 

@@ -20,7 +20,7 @@ from crossflow.edges.explore.axes import STRATEGY, GridAxis, grid_axes
 from crossflow.edges.explore.controls import controls
 from crossflow.edges.explore.origin import Origin
 from crossflow.edges.explore.scenario import timeline, told_further
-from crossflow.parallel.strategy.reading import ANY
+from crossflow.parallel.strategy.kinds import ANY
 
 OWNERS = ("architect", "technology")  # of numbers that the page shows
 

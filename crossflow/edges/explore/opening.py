@@ -16,7 +16,7 @@ from crossflow.hardware.architecture.system import template_name
 from crossflow.hardware.technology.library import KINDS
 from crossflow.program.file import is_named_program, is_program
 from crossflow.workload.huggingface import CONFIG
-from crossflow.workload.spec import MODELS
+from crossflow.workload.kinds import MODELS
 
 SourceKind = Literal["scenario", "study", "results", "program", "traces"]
 ARCHIVES = (".tar.gz", ".tgz", ".tar")

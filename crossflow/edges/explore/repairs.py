@@ -15,7 +15,6 @@ from crossflow.base.formats import FORMATS
 from crossflow.edges.explore.controls import controls
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.reading import read_strategy
-from crossflow.workload.spec import ProgramSpec
 
 MOST_TYPES = 2  # data types that are offered
 
@@ -49,7 +48,7 @@ def _reads(scenario: Scenario, settings: Mapping[str, Any], remedy: Remedy) -> b
 
 def _types(scenario: Scenario, settings: Mapping[str, Any]) -> Iterator[Remedy]:
     """Data types of products that read, the nearest in bits first."""
-    if isinstance(scenario.workload, ProgramSpec):
+    if not scenario.workload.divisible:
         return
     names = names_of(type(scenario.workload).model_fields["dtype"].annotation)
     own = settings.get("workload.dtype")
@@ -61,7 +60,7 @@ def _types(scenario: Scenario, settings: Mapping[str, Any]) -> Iterator[Remedy]:
 def _about_strategy(scenario: Scenario, settings: Mapping[str, Any]) -> Iterator[Remedy]:
     """The nearest strategy on the devices as they are, and the devices that the strategy needs."""
     text = settings.get("strategy", scenario.strategy_text)
-    if isinstance(scenario.workload, ProgramSpec) or text == AUTO:
+    if not scenario.workload.divisible or text == AUTO:
         return
     here = undecided(scenario, discrete_of(scenario, settings))
     try:

@@ -36,8 +36,6 @@ from crossflow.edges.explore.server import App
 from crossflow.edges.trace.gantt import COMPUTES, FILLS, gantt_of
 from crossflow.edges.trace.gantt import thinned as some_of
 from crossflow.engine.timeline.record import Timeline
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 Body = Mapping[str, Any]
 LEVERS = ("decision", "device", "technology")  # groups of numbers that are ranked where a page does not ask for others
@@ -104,7 +102,7 @@ def _start(scenario: Scenario) -> dict[str, Any]:
     return {
         "file": scenario.document.file,
         "count": count_path(scenario),
-        "divisible": not isinstance(scenario.workload, ProgramSpec),
+        "divisible": scenario.workload.divisible,
         "auto": scenario.auto is not None,
         "objectives": [{"name": name, "label": words(name)} for name in OBJECTIVES],
         "tints": list(palette.TINTS),
@@ -195,7 +193,7 @@ def strategies(scenario: Scenario, body: Body) -> dict[str, Any]:
     """Strategies that divide the workload of a design, the fastest that fit first."""
     design = _design(scenario, body)
     every = legal(design.scenario)
-    if not isinstance(design.scenario.workload, TransformerSpec | DlrmSpec):
+    if not design.scenario.workload.layered:
         return {"count": len(every), "rows": [{"strategy": text} for text in thinned(every, LISTED)]}
     names, score = ranked(design)
     order = best_first(design.scenario, score)[:LISTED]

@@ -20,7 +20,8 @@ from crossflow.base import files
 from crossflow.base.contents import Contents
 from crossflow.base.errors import CrossflowError
 from crossflow.base.provenance import digest
-from crossflow.parallel.strategy.reading import ANY, AUTO
+from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.reading import AUTO
 
 SETTINGS = ("system", "workload", "techlib", "strategy", "software", "placement", "profile", "kernels_per_device")  # roots of paths
 LENGTHS = ("run.samples", "run.tokens", "run.steps")  # the only paths below `run`, where figures stand too

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from crossflow.base.errors import StrategyError
+from crossflow.parallel.strategy.kinds import ANY, Nodes, StrategyFilter, StrategyKind
 from crossflow.parallel.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Mesh, RankBlock, divisors, levels_text
 from crossflow.parallel.strategy.notation import GRAPH, Written, parse
 from crossflow.parallel.transform import assign_stages, check_divides
 from crossflow.program.program import Program
 from crossflow.workload.graph import Graph
 
+if TYPE_CHECKING:
+    from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec
+
+GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
 _BLOCKS: dict[str, RankBlock] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
 
 
@@ -88,3 +95,47 @@ def _fits(graph: Graph, mesh: Mesh) -> bool:
     except StrategyError:
         return False
     return True
+
+
+class GraphStrategies(StrategyKind):
+    """Meshes of a graph of kernels."""
+
+    workload: LstmSpec | GemmSpec
+
+    def read(self, written: Written, nodes: Nodes | None) -> Mesh:
+        """The mesh; only a graph of words has a table."""
+        return graph_mesh(written, nodes, table=self.workload.in_tokens)
+
+    @property
+    def alone(self) -> Mesh:
+        """One rank along every axis."""
+        return graph_mesh("d1")
+
+    def legal(self, nodes: Nodes, _: StrategyFilter) -> Iterator[Mesh]:
+        """Meshes of all devices."""
+        return iter(legal_meshes(self.workload.graph(), math.prod(nodes)))
+
+
+class ProgramStrategies(StrategyKind):
+    """The mesh that a program is written for."""
+
+    workload: ProgramSpec
+
+    def read(self, written: Written, _: Nodes | None) -> None:
+        """Nothing, of its own mesh; StrategyError for another one."""
+        if written not in (ANY, str(self.alone)):
+            raise StrategyError(f"strategy: {GIVEN}")
+
+    @property
+    def alone(self) -> Mesh:
+        """Its own, on as many devices as it has."""
+        return mesh_of(self.workload.program)
+
+    @property
+    def own(self) -> Mesh:
+        """Its own."""
+        return self.alone
+
+    def legal(self, _: Nodes, __: StrategyFilter) -> Iterator[Mesh]:
+        """StrategyError: nothing divides a program."""
+        raise StrategyError(f"strategy: {GIVEN}")

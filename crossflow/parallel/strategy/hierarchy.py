@@ -17,12 +17,16 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from crossflow.base.errors import StrategyError
+from crossflow.parallel.strategy.kinds import LayeredStrategies, Nodes, StrategyFilter, StrategyLimits
 from crossflow.parallel.strategy.mesh import BLOCKS, WORD_ROLES, Levels, Mesh, Role, levels_text, needs
 from crossflow.parallel.strategy.notation import RECOMMENDATION, Written, parse
 from crossflow.workload.dlrm import Dlrm
+
+if TYPE_CHECKING:
+    from crossflow.workload.dlrm_spec import DlrmSpec
 
 Kind = Literal["dense", "embedding", "transformer", "experts"]
 KINDS: tuple[Kind, ...] = ("dense", "embedding", "transformer", "experts")
@@ -180,3 +184,36 @@ def _pairs(kind: Kind, nodes: int) -> Iterator[Levels]:
     for inside in roles:
         for between in roles if nodes > 1 else (inside,):
             yield inside, between
+
+
+class RecommendationStrategies(LayeredStrategies):
+    """Roles by layer type of a recommendation model."""
+
+    workload: DlrmSpec
+
+    def read(self, written: Written, nodes: Nodes | None) -> Hierarchy:
+        """Roles on both levels."""
+        return hierarchy_of(written, nodes)
+
+    @property
+    def alone(self) -> Hierarchy:
+        """Roles that divide nothing on one device."""
+        return Hierarchy()
+
+    def legal(self, nodes: Nodes, _: StrategyFilter) -> Iterator[Hierarchy]:
+        """Every pair of roles of every layer type."""
+        spec = self.workload
+        return iter(legal_hierarchies(spec.dlrm(), spec.global_batch, *nodes, sharded=spec.sharding is not None))
+
+    def problem(self, strategy: Hierarchy, limits: StrategyLimits, model: Dlrm | None) -> str | None:
+        """Why roles cannot divide the model."""
+        spec = self.workload
+        return hierarchy_problem(strategy, model or spec.dlrm(), spec.global_batch, *limits.nodes, sharded=spec.sharding is not None)
+
+    def near(self, strategy: Hierarchy, limits: StrategyLimits, wanted: StrategyFilter) -> Mapping[str, str]:
+        """All others that divide it."""
+        return {text: text for text in map(str, self.legal(limits.nodes, wanted)) if text != str(strategy)}
+
+    def over_all(self, _: int) -> str:
+        """Its roles on any number of devices."""
+        return str(self.alone)

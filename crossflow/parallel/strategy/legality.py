@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossflow.parallel.strategy.again import NOTHING, Again, levels, not_again
 from crossflow.parallel.strategy.mesh import BIDIRECTIONAL, FOLDED, SCHEDULES, TYPES, RankBlock, Type, divisors
 from crossflow.parallel.strategy.plan import OWN_SHARDS, OWN_TENSOR, Plan
 from crossflow.parallel.strategy.schedules import pipeline_order, schedule_problem
-from crossflow.workload.job import JobTask
 from crossflow.workload.transformer import Transformer
+
+if TYPE_CHECKING:
+    from crossflow.workload.job import JobTask
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 SLICE = 8192  # tokens of a sample that a context rank has at least, where plans are listed
