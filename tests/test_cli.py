@@ -250,7 +250,7 @@ def test_predict_page_says_what_json_says(out, scenario):
     assert text.startswith("case  lstm on 512 devices of pathfinder, strategy CR-8-d64\n")
     for figure in (found["step_time_s"], *found["breakdown_s"].values()):
         assert f" {show_number(figure, 's')}" in text
-    assert f"{show_number(found['memory']['total_bytes'], 'B')} of 32 GiB a device" in text
+    assert f"{show_number(found['memory']['total_bytes'], 'B')} of 32 GiB per device" in text
     assert f"bound by    {found['bound_by'][0]['resource']} " in text
     assert found["provenance"]["inputs"]["system"] in text
 
@@ -266,7 +266,7 @@ def test_predict_infeasible_is_an_answer(out, scenario):
     assert (found["feasible"], found["memory"]["fits"]) == (False, False)
     text = " ".join(out(*words).split())
     assert f"infeasible: {found['reason']}" in text
-    assert "GiB of 32 GiB a device" in text
+    assert "GiB of 32 GiB per device" in text
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of the model, not of the command

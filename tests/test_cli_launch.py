@@ -57,7 +57,7 @@ def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, caps
     assert "Best plans" not in shown.out
     note, named = shown.err.splitlines()
     assert note.startswith("crossflow: note: predicted with the software stack torchtitan, that of torchtitan;")
-    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB a device", named)
+    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB per device", named)
     assert named.split()[1] == launch.scenario("h100-ib-cluster").strategy_text
     assert main(["plan", str(scenario), "--export", "torchtitan", "-q"]) == 0
     assert capsys.readouterr() == (shown.out, "")

@@ -46,7 +46,7 @@ def test_two_jobs_by_hand():
     found = cluster(jobs=[LONG, SHORT])
     assert found.found.start.tolist() == [0.0, 36000.0]
     assert found.waiting["mean"] == 16200.0
-    assert repr(found).endswith(": 2 jobs on 16 devices, 72.7 % in use, 4.5 h of waiting in the mean)")
+    assert repr(found).endswith(": 2 jobs on 16 devices, 72.7 % in use, 4.5 h of waiting on average)")
     assert found.span == 39600.0
     assert found.utilisation == pytest.approx((12 * 10 + 8) / (16 * 11))
     assert found.energy == pytest.approx(3.6e6 * (120 * 0.9 + 8 * 0.8 + (16 * 11 - 128) * 0.1))
@@ -485,7 +485,7 @@ def test_the_command_shows_a_page_and_takes_settings(tmp_path, capsys):
     for words in (
         "16 devices of h100-ib-cluster, backfill",
         "device-hours",
-        "jobs wait in the mean",
+        "jobs wait on average",
         "long",
         "short",
         "drawn",

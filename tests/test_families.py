@@ -452,7 +452,7 @@ def test_weights_that_a_checkpoint_leaves_out_are_told(structure, told):
     config = {**NVFP4, "sparsity_config": {"format": "sparse-24-bitmask", "sparsity_structure": structure}}
     sentences = stored(config, conventions().quantised, DENSE).told
     assert [
-        one.startswith("its weights have 2:4 sparsity, of which bytes and time take nothing unless the workload gives weight_sparsity: 2:4")
+        one.startswith("its weights have 2:4 sparsity, which saves neither bytes nor time unless the workload gives weight_sparsity: 2:4")
         for one in sentences
     ] == [True] * told
 

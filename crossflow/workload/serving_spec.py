@@ -111,7 +111,7 @@ class ImagesSpec(BesideSpec):
     tower: TowerSpec | None = Field(
         None, description="model of images in the place of a name; of a workload whose model is a config.json, `size` alone will do"
     )
-    count: Annotated[float, Strict(), _ABOVE_ZERO] = Field(1.0, description="images of a prompt, in the mean")
+    count: Annotated[float, Strict(), _ABOVE_ZERO] = Field(1.0, description="mean number of images in a prompt")
     tokens: Dimension | None = Field(
         None, description="tokens of the prompt that one image becomes, which `prompt` counts; those of `tower` where absent"
     )
@@ -176,7 +176,7 @@ class GuidedSpec(FileModel):
     """Requests whose tokens follow a grammar or a schema: the host fills a mask of the tokens that may come next."""
 
     token: MaskTime = Field(description="time of the host for the mask of one token of one request, such as 40 us")
-    share: Probability = Field(1.0, description="share of the requests that write which are guided, in the mean of every step")
+    share: Probability = Field(1.0, description="share of the requests that are guided, on average over steps")
     overlapped: Flag = Field(True, description="whether masks are filled beside the kernels of a step; else the step waits for them")
 
 
@@ -210,7 +210,7 @@ class ServedAdaptersSpec(FileModel):
     """Low-rank adapters that requests of a service choose between; `adapters` of the workload says what one of them is."""
 
     count: Annotated[Dimension, Field(le=100_000)] = Field(description="how many there are")
-    share: Annotated[Probability, Field(gt=0)] = Field(1.0, description="share of the requests that use one; others use the model alone")
+    share: Annotated[Probability, Field(gt=0)] = Field(1.0, description="share of the requests that use one; others use none")
     skew: NonNegativeFloat = Field(
         0.0, description="exponent of Zipf's law by which requests choose: 0 of adapters that are all used alike, 1 where the second is "
         "used half as often as the first",
@@ -234,7 +234,7 @@ class ServingSpec(FileModel):
         "they are then read and end together for ever; requests of different lengths, or that begin at different times, mix",
     )
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
-    images: ImagesSpec | None = Field(None, description="images in prompts; prompts are of words alone where absent")
+    images: ImagesSpec | None = Field(None, description="images in prompts; prompts have words only where absent")
     router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "slices", "class"] = Field(
         "round_robin",
         description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "

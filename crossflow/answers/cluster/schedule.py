@@ -218,7 +218,7 @@ class ScheduledJobs(PlainData, Tabular):
     def __repr__(self) -> str:
         mean = lasting(float(self.waiting["mean"] or 0.0))
         many = f"{len(self.found.jobs):,} jobs on {self.found.room.devices:,} devices"
-        return f"ScheduledJobs({self.cluster.name!r}: {many}, {100 * self.utilisation:.1f} % in use, {mean} of waiting in the mean)"
+        return f"ScheduledJobs({self.cluster.name!r}: {many}, {100 * self.utilisation:.1f} % in use, {mean} of waiting on average)"
 
 
 def schedule(source: str | Path | Mapping[str, Any], settings: Overrides = ()) -> ScheduledJobs:

@@ -280,7 +280,7 @@ class _Swept:
                     values |= {path: list(named) for path, named in as_shipped(scenario, {swept: listed}).items()}
         paths = [path for name in values for path in by_path({name: values[name]}, together)]
         if twice := next((path for i, path in enumerate(paths) if path in paths[:i]), None):
-            raise document.error(("sweep",), f"'{twice}' is swept twice; a path is swept alone, or with others under one name")
+            raise document.error(("sweep",), f"'{twice}' is swept twice; sweep a path by itself, or with others under one name")
         return cls(values=values, together=together)
 
     @property

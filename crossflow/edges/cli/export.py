@@ -101,7 +101,7 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
     elif not arguments.json:
         sys.stdout.write(found.text)
     said = [f"wrote {arguments.output}"] if arguments.output is not None else []
-    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} a device"
+    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} per device"
     if found.skipped:
         before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
         why = "; ".join(line.removeprefix("- ") for line in found.reason.splitlines()[1:]) or found.reason
