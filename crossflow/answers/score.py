@@ -42,6 +42,8 @@ EXPERTS = ("experts_memory_bytes", "experts_memory_capacity_bytes")  # columns o
 BUSY = ("attention_busy", "experts_busy")  # shares of a step in which either of two pools works
 ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
+WHOLE_RUN = "run.time_s"  # column by which those of a run are that is interrupted
+INTERRUPTED = "run.goodput"  # column that such runs have
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
@@ -270,18 +272,22 @@ class Score(PlainData, Tabular):
         return self.take([self._fastest])
 
     @property
-    def _times(self) -> Array:
-        """Times by which points are faster than others: of the iteration of a job, where there is one, else of the step. [s]"""
-        return np.nan_to_num(self.job["iteration_time_s"], nan=np.inf) if self.job else self.step_time
+    def ranked_times(self) -> Array:
+        """Times by which points are faster than others. [s]"""
+        times = {ITERATION: self.job, WHOLE_RUN: self.run}.get(self.ranked)
+        return self.step_time if times is None else np.nan_to_num(times[self.ranked.partition(".")[2]], nan=np.inf)
 
     @property
     def ranked(self) -> str:
-        """The column of these times."""
-        return ITERATION if self.job else "step_time_s"
+        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step."""
+        if self.job:
+            return ITERATION
+        of_runs = "goodput" in self.run or ("time_s" in self.run and any(path.startswith("run.") for path in self.points))
+        return WHOLE_RUN if of_runs else "step_time_s"
 
     @property
     def _fastest(self) -> int:
-        times = self._times
+        times = self.ranked_times
         return int(np.argmin(np.where(self.feasible, times, np.inf) if self.feasible.any() else times))
 
     @property
@@ -587,12 +593,14 @@ class Score(PlainData, Tabular):
         points = "1 point" if len(self) == 1 else f"{len(self):,} points"
         if not self.feasible[best]:
             return f"Score({points}, 0 feasible; the fastest, at {best}: {self.why(best)})"
-        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
+        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')} at {best})"
 
 
 def ranked_time(columns: Mapping[str, Any]) -> Any:
-    """The column by which points are faster than others: the iteration of a job, where there is one, else the step. [s]"""
-    return columns.get(ITERATION, columns["step_time_s"])
+    """The column by which points are faster than others, the same as `Score.ranked` where nothing of `run` differs. [s]"""
+    if ITERATION in columns:
+        return columns[ITERATION]
+    return columns[WHOLE_RUN] if INTERRUPTED in columns and WHOLE_RUN in columns else columns["step_time_s"]
 
 
 def money(score: Score, point: int) -> dict[str, float]:
