@@ -161,5 +161,10 @@ def test_jobs_are_ranked_by_their_iteration(capsys):
 def test_what_another_technology_leaves_as_it_is_is_told_as_in_a_study(system, path, told, capsys):
     words = ("--model", "llama3-8b", "--on", system, "--devices", "8", "--strategy", "dp8-z3", "--batch", "8")
     notes = answered(capsys, *words, "--vary", path)["notes"]
+    name, _, values = path.partition("=")
+    score = crossflow.sweep(
+        model="llama3-8b", on=words[3], values={name: [int(one) if one.isdigit() else one for one in values.split(",")]}
+    )
+    assert [*score.notes] == [*score[:1].notes] == notes
     assert len(notes) == bool(told)
     assert all(note.startswith(told) for note in notes)

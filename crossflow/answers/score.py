@@ -57,6 +57,7 @@ _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
     "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "write_bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
+_SENTENCES = ("reasons", "notes")  # fields that hold some, not a value a point
 FAR = ("second_memory_bytes", "second_memory_capacity_bytes")
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
@@ -181,6 +182,7 @@ class Score(PlainData, Tabular):
     points : values of the points by path, quantities in SI units; a table has them before its figures, `columns` does not.
     units : SI unit of the quantities among these paths.
     own : figures that a caller computes from columns, by name.
+    notes : what readers of all points must know, as sentences.
     """
 
     step_time: Array
@@ -223,6 +225,7 @@ class Score(PlainData, Tabular):
     points: Mapping[str, Sequence[Any] | Array] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """A score is published: its arrays, of which some are kept for later evaluations too, cannot be written to."""
@@ -532,7 +535,7 @@ class Score(PlainData, Tabular):
                 kept[entry.name] = value[index]
             elif isinstance(value, Mapping):
                 kept[entry.name] = value if entry.name == "units" else {name: _picked(values, index) for name, values in value.items()}
-        return Score(**kept, reasons=self.reasons)
+        return Score(**kept, reasons=self.reasons, notes=self.notes)
 
     def plot(self, x: str | None = None, y: str = "step_time_s", *, by: str | None = None) -> Picture:
         """Draw a column over another column, or over values of the points; marker shapes say what bounds a point.
@@ -584,7 +587,7 @@ class Score(PlainData, Tabular):
         names += ["reason"] if not self.feasible.all() else []
         rows = ([written(table[name][i], self.unit_of(name)) for name in names] for i in range(min(len(self), html.MOST)))
         more = f"<div>{len(self) - html.MOST:,} more points; to_frame() has all of them</div>" if len(self) > html.MOST else ""
-        return html.text(repr(self)) + html.table(names, rows) + more
+        return html.text(repr(self)) + html.table(names, rows) + more + "".join(html.text(note) for note in self.notes)
 
     def __repr__(self) -> str:
         if not len(self):
@@ -637,7 +640,7 @@ def refused(reasons: Sequence[str]) -> Score:
     n, sentences = len(reasons), [reason.replace("{", "{{").replace("}", "}}") for reason in reasons]
     known = tuple(dict.fromkeys(sentences))
     nothing: dict[str, Any] = {
-        entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name != "reasons"
+        entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name not in _SENTENCES
     }
     nothing |= {"step_time": np.full(n, np.inf), "feasible": np.zeros(n, dtype=bool)}
     nothing |= {"trust": np.zeros(n, dtype=int), "samples_per_second": np.zeros(n), "tokens_per_second": np.zeros(n)}
@@ -651,8 +654,8 @@ def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
     reasons = tuple(dict.fromkeys(sentence for _, part in parts for sentence in part.reasons))
     merged: dict[str, Any] = {}
     for entry in fields(Score):
-        if entry.name == "reasons":
-            merged["reasons"] = reasons
+        if entry.name in _SENTENCES:
+            merged[entry.name] = tuple(dict.fromkeys(sentence for _, part in parts for sentence in getattr(part, entry.name)))
         elif entry.name == "reason":
             codes = np.full(n, -1)
             for index, part in parts:

@@ -21,7 +21,7 @@ from crossflow.answers.interactive.sweeps import sweep, swept_paths
 from crossflow.answers.planning.opening import ScenarioSource, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD
 from crossflow.answers.score import Score, larger_is_better, no_column
-from crossflow.answers.study.findings import cells, header, reach_of_ties, technology_notes
+from crossflow.answers.study.findings import cells, header, reach_of_ties
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -63,11 +63,10 @@ def run(arguments: argparse.Namespace) -> None:
     except CrossflowError:
         _refuse_lists(arguments)
         raise
-    told = technology_notes(unplanned(source, arguments.settings)[0], score.points, "the study that --write makes")
     score = replace(
         score, points={path: each for path, each in score.points.items() if path not in values or not isinstance(values[path], dict)}
     )
-    _show(arguments, score, assumed, told, _ties(source, arguments.settings, score, arguments.sort))
+    _show(arguments, score, assumed, _ties(source, arguments.settings, score, arguments.sort))
 
 
 def _with_strategies(source: Any, values: SweptValues, settings: Sequence[str]) -> SweptValues:
@@ -186,7 +185,7 @@ def _write_study(arguments: argparse.Namespace, source: ScenarioSource, values: 
     page.log(f"wrote {path}: run it with crossflow study {shlex.quote(str(path))}")
 
 
-def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], told: Sequence[str], tied: Sequence[int]) -> None:
+def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], tied: Sequence[int]) -> None:
     """Write the table, or JSON, and the files that were asked for."""
     table = score.table()
     names = _columns(arguments, score, table)
@@ -199,7 +198,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         page.emit_json({
             "points": len(score), "feasible": int(score.feasible.sum()), "goal": goal,
             "best": None if best is None else {name: _plain(table[name][best]) for name in names},
-            "ties": [shown.index(i) for i in tied], "rows": rows, "assumptions": list(assumed), "notes": list(told),
+            "ties": [shown.index(i) for i in tied], "rows": rows, "assumptions": list(assumed), "notes": list(score.notes),
         })  # fmt: skip
     else:
         texts = [_texts(score, name, table[name]) for name in names]
@@ -209,7 +208,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         _emit(
             ["", *(header(name, names) for name in names)],
             lines,
-            [*_notes(score, goal, best, tied, assumed), *(f"note: {one}" for one in told)],
+            [*_notes(score, goal, best, tied, assumed), *(f"note: {one}" for one in score.notes)],
         )
     for path in arguments.output:
         if path.suffix.lower() == TABLE:
