@@ -47,6 +47,21 @@ def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
     assert json.loads(capsys.readouterr().out)["assumptions"][0] == "run.sh read as megatron, run by megatron-core"
 
 
+def test_the_length_of_a_run_in_a_file_is_told_where_nothing_else_says_it(scenario, capsys):
+    """`--train-samples` was told to change nothing that a prediction says."""
+    Path("own.sh").write_text((FILES / "megatron-gpt3-175b.sh").read_text().replace("--train-iters 500000", "--train-samples 1000"))
+    asked = ("predict", "--from", "own.sh", "--on", "dgx-h100", "--json")
+    told = "--train-samples (line "
+    assert main([*asked]) == 0
+    assumed = json.loads(capsys.readouterr().out)["assumptions"]
+    assert [one.partition("): ")[2] for one in assumed if told in one] == ["a run is as long as `run` says, such as --set run.samples=N"]
+    assert not any("--train-samples" in one for one in assumed if told not in one)
+    assert main([*asked, "--set", "run.samples=1e6"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not any("--train-samples" in one for one in found["assumptions"])
+    assert found["run"]["time_s"] > 0
+
+
 def test_flags_of_the_file_that_an_export_leaves_out_are_named(scenario, capsys):
     """What is not modelled, and what says nothing of a prediction, is not carried over, and was not told."""
     Path("own.sh").write_text(
