@@ -210,6 +210,17 @@ def test_show_reads_a_library_of_ones_own_as_predictions_do(tmp_path, out, refus
     )
 
 
+def test_a_library_that_is_like_another_one_is_told_to_extend_it(tmp_path, refused):
+    """It was told of every key that the other library has."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\ntitle: mine\nlike: standard\nsources: {}\nmemory: {HBM3: {}}\n")
+    told = refused("predict", "--model", "llama3-8b", "--on", "reference", "--set", f"system.techlib={path}")
+    assert told.startswith(f"{path}:3: system.like: a library begins with another one by `extends`: write extends: standard (with ")
+    assert told.count("\n") == 1
+    told = refused("predict", "--model", "llama3-8b", "--on", "reference", "--set", "techlib.like=standard")
+    assert "system.techlib names a library, which begins with another one by `extends`" in told
+
+
 def test_show_takes_the_folder_of_a_model(out):
     folder = Path(__file__).parents[1] / "docs" / "examples" / "tutorial"
     assert "Hugging Face model" in out("show", str(folder))

@@ -38,6 +38,14 @@ def alone(**given):
     return crossflow.schedule({"system": SYSTEM, "jobs": [given]})
 
 
+def test_devices_that_do_not_fill_nodes_are_told_at_the_job():
+    """They were told at the first line of the system's template."""
+    with pytest.raises(SpecError) as caught:
+        crossflow.schedule({"system": SYSTEM, "jobs": [PREDICTED]}, ["jobs.0.devices=12"])
+    expected = "jobs[0].devices: 12 devices do not fill nodes of 8; give a multiple of 8, or fewer than that"
+    assert str(caught.value) == f"--set jobs.0.devices=12: {expected}"
+
+
 # ------------------------------------------------------------------------------------------ given facts, by hand
 
 

@@ -618,7 +618,9 @@ def test_all_problems_are_told_at_once():
 
 
 def test_devices_must_divide():
-    with pytest.raises(SpecError, match=r"12 devices are not divisible by tp x cp x pp = 8 x 1 x 1"):
+    with pytest.raises(
+        SpecError, match=r"12 devices are not divisible by tp x cp x pp = 8 x 1 x 1 = 8; count a multiple of 8 \(--devices 16\), or "
+    ):
         read("torchrun --nproc-per-node 12 pretrain_gpt.py --num-layers 2\\\n --tensor-model-parallel-size 8\n")
 
 

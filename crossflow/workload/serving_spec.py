@@ -69,6 +69,7 @@ class TowerSpec(FileModel):
     layers: Dimension = Field(description="layers")
     hidden: Dimension = Field(description="elements of the vector of a patch")
     heads: Dimension = Field(description="attention heads")
+    head_dim: Dimension | None = Field(None, description="elements of a head; hidden / heads where absent")
     ffn: Dimension = Field(description="inner width of the MLP")
     gated: Flag = Field(False, description="whether the MLP multiplies two branches")
     biases: Flag = Field(True, description="whether linear layers have biases")
@@ -79,8 +80,8 @@ class TowerSpec(FileModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; give others")
+        if self.head_dim is None and self.hidden % self.heads:
+            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; give others, or head_dim")
         if self.window is None and "local" in self.pattern and "pattern" in self.model_fields_set:
             raise ValueError("pattern: local layers need a window, such as window: 64")
         return self
@@ -95,9 +96,9 @@ class TowerSpec(FileModel):
         """Keys of a workload that is this model, of an image whose sides are cut to whole tokens."""
         side = self.patch * self.merge
         return {
-            "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "ffn": self.ffn,
-            "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False, "head": "none",
-            "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
+            "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "head_dim": self.head_dim,
+            "ffn": self.ffn, "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False,
+            "head": "none", "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
             "window": None if self.window is None else {"size": self.window, "pattern": self.pattern},
         }  # fmt: skip
 

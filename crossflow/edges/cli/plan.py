@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         for sentence in (*(f"assumed: {one}" for one in assumed), *(f"note: {one}" for one in plans.notes)):
             page.log(f"crossflow: {sentence}")
     if found is not None:
-        export.deliver(found, arguments)
+        export.deliver(found, arguments, launch)
 
 
 Opened = tuple[ScenarioSource, tuple[str, ...], "Launch | None"]  # what describes a scenario, what was assumed, and a launch file

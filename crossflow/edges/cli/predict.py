@@ -39,8 +39,8 @@ _SERVING = {
     "output_throughput_tokens_per_s": "output", "request_throughput_per_s": "requests a second",
 }  # fmt: skip
 _RUN = {
-    "time_s": "time", "device_hours": "device-hours", "normalised_device_hours": "in A100s", "cost_usd": "rent",
-    "energy_j": "devices", "facility_energy_j": "whole nodes",
+    "time_s": "time", "device_hours": "device-hours", "normalised_device_hours": "A100-hours", "cost_usd": "rent",
+    "energy_j": "energy of devices", "facility_energy_j": "energy from the grid",
 }  # fmt: skip
 
 
