@@ -711,8 +711,8 @@ def test_what_a_way_blocks_beside_kernels(way, beside, taken, left):
 
 
 def half_step(task, *, microbatches=2.0, held=(0.0, 0.0), core=True):
-    """A layer of attention (2 s before its core, 3 in it, 1 after) and of experts (4 s), whose tokens go there in 5 s and back in 9; another
-    collective blocks 1 s of attention. What is left of all that blocks, by unit. [s]
+    """What the ways to experts and back, of 5 s and 9 s, still block of a layer of attention (2 s before its core, 3 in it, 1 after) and of
+    experts (two kernels of 1 s and 3 s), of which another collective blocks 1 s. [s]
     """
     spec = TransformerSpec.model_validate(
         {"model": "transformer", "layers": 1, "hidden": 64, "heads": 4, "ffn": 64, "vocabulary": 100, "sequence": 8, "global_batch": 8,
@@ -721,11 +721,14 @@ def half_step(task, *, microbatches=2.0, held=(0.0, 0.0), core=True):
     job = Job(model=spec.transformer(), dtype="bf16", task=task)
     names = tuple(name for name, _ in units(job.model))
     attention, experts = names.index("0.0.attention"), names.index("0.1.experts")
-    kernels = [SimpleNamespace(), Attention(samples=1, heads=1, kv_heads=1, length=1, seen=1, width=1) if core else None, None, None]
-    ops = [SimpleNamespace(kernels=(i,), count=ONCE, phase="forward", layer=names[attention if i < 3 else experts]) for i in range(4)]
+    kernels = [None, Attention(samples=1, heads=1, kv_heads=1, length=1, seen=1, width=1) if core else None, *[None] * 4]
+    layers = [attention, attention, attention, experts, attention]
+    rows = zip(((0,), (1,), (2,), (3, 4), (5,)), ("forward", "forward", "end", "forward", "input"), layers, strict=True)
+    ops = [SimpleNamespace(kernels=which, count=ONCE, phase=phase, layer=names[unit]) for which, phase, unit in rows]
+    ops[2].count = np.array([2.0])  # of half a second
     sends = SimpleNamespace(
         counts=np.ones((3, 1)), table=None, experts=np.array([0]), results=np.array([1]), backward=np.zeros(3, dtype=int),
-        collective=np.array([0, 0, 1]), unit=np.array([experts, experts, attention]), ops=[SimpleNamespace(beside=(3,))] * 3,
+        collective=np.array([0, 0, 1]), unit=np.array([experts, experts, attention]), ops=[SimpleNamespace(beside=(3, 4))] * 3,
     )  # fmt: skip
     busy, blocking = np.zeros((len(names), 1)), np.zeros((2, 2, len(names), 1))
     busy[[attention, experts], 0] = 6.0, 4.0
@@ -738,7 +741,8 @@ def half_step(task, *, microbatches=2.0, held=(0.0, 0.0), core=True):
     found = halves.beside_half(
         job, SimpleNamespace(microbatches=np.array([microbatches])), machine,
         SimpleNamespace(sends=sends, program=SimpleNamespace(ops=ops, kernels=kernels), units=names),
-        SimpleNamespace(each=np.array([[2.0], [3.0], [1.0], [4.0]])), blocking, np.array([[5.0], [9.0], [1.0]]), busy, np.zeros((2, 3, 1)),
+        SimpleNamespace(each=np.array([[2.0], [3.0], [0.5], [1.0], [3.0], [7.0]])), blocking, np.array([[5.0], [9.0], [1.0]]), busy,
+        np.zeros((2, 3, 1)),
     )  # fmt: skip
     assert found[1, 0, attention, 0] == 1.0
     assert found.sum() == near(found[0, 0, experts, 0] + 1.0)
@@ -759,3 +763,15 @@ def test_ways_to_experts_beside_the_other_half_of_a_step_that_writes():
     assert half_step("decode", held=(3.0, 1.0)) == near(3 + 5)
     assert half_step("decode", held=(6.0, 1.0)) == near(5 + 5)
     assert half_step("decode", core=False) == near((5 - 3.5) + (9 - 3.5))
+
+
+@pytest.mark.parametrize(
+    ("said", "library", "fast", "share"),
+    [(0.0, True, False, 20 / 132), (0.25, True, False, 0.25), (0.25, True, True, 0.0), (0.25, False, True, 0.25), (0.0, False, False, 0.0)],
+)
+def test_units_that_an_exchange_takes_from_kernels(said, library, fast, share):
+    """As the stack says, else as the library's kernels take of 132; those of low latency take none."""
+    exchange = {"deepep": SimpleNamespace(units=np.array([20.0]))} if library else {}
+    architecture = SimpleNamespace(units=np.array([132.0]), execution=SimpleNamespace(libraries=SimpleNamespace(exchange=exchange)))
+    stack = SimpleNamespace(overlap=SimpleNamespace(exchange_units=np.array([said])), kernels=SimpleNamespace(exchange=("deepep",)))
+    assert halves._taken(SimpleNamespace(stack=stack, architecture=architecture), fast=fast).tolist() == [near(share)]
