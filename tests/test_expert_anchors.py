@@ -5,7 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from crossflow.cost.experts import _between, _Device, _layer_times, _Layers, _product, expert_library, layer_loads
+from crossflow.cost.experts import (
+    _between,
+    _Device,
+    _layer_times,
+    _Layers,
+    _product,
+    expert_library,
+    general_costs,
+    grouped_costs,
+    layer_loads,
+)
+from crossflow.cost.roofline import pass_costs, product_costs
 from crossflow.evidence.validation.tables import device_architecture
 from crossflow.program.kernels import Experts, kernel_tables
 from crossflow.program.loads import TILE_ROWS, RowLoads
@@ -143,3 +154,55 @@ def test_weights_that_the_cache_has_are_not_read():
     on = device(bus=1.0, capacity=weights + 2 * 8 * (64 + 32), group=1e9)
     assert layer_times(on, warm=True)[4] == near(0.5 * (weights + rows))
     assert layer_times(on)[4] == near(weights + 0.5 * rows)
+
+
+def costs(function, tokens=512.0, **options):
+    """Layers of eight experts on one rank, of which a token has two: a row for each of 1024 copies."""
+    layer = Experts(tokens=tokens, hidden=256.0, inner=128.0, active=2.0, experts=8.0)
+    (table,) = kernel_tables((layer,), 2.0, narrow=False)
+    architecture = device_architecture("h100-80gb")
+    given = (LIBRARY,) if function is grouped_costs else ()
+    return architecture, function(table.sizes, *given, architecture, "bf16", **options)
+
+
+def test_what_a_layer_of_experts_costs():
+    """Two operations of each element of three matrices and row; energy of these and of the bytes; eight launches, of which a host that
+    issues each by itself takes all.
+    """
+    architecture, found = costs(grouped_costs)
+    launch = float(architecture.execution.kernel_launch[0])
+    flops = 2 * 1024 * 3 * 256 * 128
+    assert (found.flops[0, 0], found.launches[0, 0]) == (flops, 8.0)
+    assert found.energy[0, 0] == near(
+        flops * architecture.energy_per_flop["bf16"][0] + found.traffic[-1, 0, 0] * architecture.memory.energy[0]
+    )
+    assert found.launch[0, 0] == near(float(np.ravel(LIBRARY.start)[0]))
+    _, eager = costs(grouped_costs, eager=True)
+    assert eager.launch[0, 0] == near(max(float(np.ravel(LIBRARY.start)[0]), 8 * launch))
+    assert eager.time[0, 0] - eager.launch[0, 0] == near(found.time[0, 0] - found.launch[0, 0])
+    assert (found.resource_times[-1] > 0).all()
+    assert not found.traffic[:-1].any()
+
+
+def test_the_least_that_a_layer_of_experts_can_take():
+    """All weights once, of three matrices of each expert that has a row; rows in and out; operations at the peak."""
+    _, found = costs(general_costs, least=True)
+    assert found.flops[0, 0] == 2 * 1024 * 3 * 256 * 128
+    assert found.traffic[-1, 0, 0] == near(8 * 3 * 256 * 128 * 2 + 2 * 1024 * 256 * 2)
+    _, one_token = costs(general_costs, tokens=1.0, least=True)
+    assert one_token.traffic[-1, 0, 0] == near(2 * 3 * 256 * 128 * 2 + 2 * 2 * 256 * 2)
+
+
+def test_layers_without_a_library_are_products_and_passes():
+    """128 rows of each expert: up with its gate and down; silu and its product r2 w1 of the inner layer; permutation there and back."""
+    architecture, found = costs(general_costs)
+    once = np.ones((1, 1))
+    sides = ((256.0, 256.0), (256.0, 128.0))  # columns, depth
+    parts = [product_costs(np.array([128.0, *side, 8.0])[:, None, None], np.full((1, 1), 2.0), architecture, "bf16") for side in sides]
+    parts += [
+        pass_costs(3 * 2.0 * 1024 * 128 * once, 8.0 * 1024 * 128 * once, once, architecture, "bf16"),
+        pass_costs(4 * 2.0 * 1024 * 256 * once, 0 * once, 8 * once, architecture, "bf16"),
+    ]
+    assert found.time[0, 0] == near(sum(part.time[0, 0] for part in parts))
+    assert found.energy[0, 0] == near(sum(part.energy[0, 0] for part in parts))
+    assert found.launches[0, 0] == sum(part.launches[0, 0] for part in parts)
