@@ -158,3 +158,20 @@ def test_a_recurrence_with_gates():
     assert ("input", 3 * keys * E + 2 * gates, 0.0, 3) in found
     assert ("forward", 3 * inner * E, 12.0 * inner, 1) in found
     assert ("input", 6 * inner * E, 30.0 * inner, 1) in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "forward", "backward"),
+    [
+        ({"head_gate": True}, WIDTH, (3, 5), (5, 10)),  # of each element a sigmoid and a product: r2 w1, backward r3 w2
+        # pairs of heads give a vector of two: their difference, norm and scale r1 w0.5, backward again with the gradient
+        ({"differential": True}, 2 * WIDTH, (1.5, 3.5), (2.5, 7)),
+    ],
+)
+def test_what_treats_the_outputs_of_heads(changes, given, forward, backward):
+    elements = TOKENS * HEADS * given
+    rows = passes("0.0.attention", **changes)[:2]
+    assert rows == [
+        (phase, moved * elements * E, float(operations * elements), 1)
+        for phase, (moved, operations) in (("forward", forward), ("input", backward))
+    ]
