@@ -175,3 +175,14 @@ def test_what_treats_the_outputs_of_heads(changes, given, forward, backward):
         (phase, moved * elements * E, float(operations * elements), 1)
         for phase, (moved, operations) in (("forward", forward), ("input", backward))
     ]
+
+
+@pytest.mark.parametrize(("block", "sources"), [(2, 2), (1, 3)])
+def test_sums_of_earlier_layers(block, sources):
+    """Four layers in blocks: in the mean half of the blocks and one more. Forward each is read and the sum written; backward each is read
+    twice, its gradient read and written, and that of the sum read; 8 operations of each number, and 20 backward.
+    """
+    own = TOKENS * HIDDEN
+    found = passes("0.1.mlp", residual_block=block)
+    assert ("forward", (sources + 1) * own * E, 8.0 * own * sources, 1) in found
+    assert ("input", (4 * sources + 1) * own * E, 20.0 * own * sources, 2) in found
