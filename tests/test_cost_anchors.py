@@ -67,6 +67,34 @@ def test_a_tree_of_three_ranks_is_two_levels_deep_and_sends_the_buffer_twice():
     assert collectives.tree_all_reduce(np.array([1e6]), 3, np.array([50e9]), np.array([2e-6]))[0] == near(4 * 2e-6 + 2e6 / 50e9)
 
 
+LAW = (np.array([8e6]), np.array([50e9]), np.array([2e-6]))  # size, bandwidth, latency
+ALGORITHMS = [
+    # latencies, buffers over the link, of a number of ranks
+    (collectives.in_network_all_reduce, 6, 2, 1 + 1 / 6),
+    (collectives.tree_all_reduce, 6, 6, 2),
+    (collectives.rooted_tree, 6, 3, 5 / 6),
+    (collectives.one_tree, 6, 3, 3),
+    (collectives.two_phases, 6, 3 + 5, 2 * 5 / 6),
+    (collectives.two_phases, 8, 3 + 3, 2 * 7 / 8),
+    (collectives.log_all_to_all, 6, 3, 3 / 2),
+    (collectives.log_all_to_all, 8, 3, 3 / 2),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "ranks", "steps", "volume"), ALGORITHMS)
+def test_algorithms_of_collectives_by_hand(algorithm, ranks, steps, volume):
+    size, bandwidth, latency = LAW
+    assert algorithm(size, ranks, bandwidth, latency)[0] == near(steps * 2e-6 + volume * 8e6 / 50e9)
+
+
+@pytest.mark.parametrize(("ranks", "post", "starts"), [(8, 1e-7, 2e-6 + 6e-7), (8, 9e-6, 7 * 2e-6), (2, 1e-7, 2e-6), (3, 1e-7, 2.1e-6)])
+def test_sends_that_are_posted_at_once_by_hand(ranks, post, starts):
+    """A latency, and for every further peer the time to post a send, no more than a latency."""
+    size, bandwidth, latency = LAW
+    found = collectives.all_at_once(size, ranks, bandwidth, latency, np.array([post]))[0]
+    assert found == near(starts + (ranks - 1) / ranks * 8e6 / 50e9)
+
+
 def test_trees_carry_all_reduces_only():
     """63 steps of a ring, though a tree of 64 ranks has 12. An all-to-all posts 62 further sends, 0.1 us each, or takes six steps."""
     given, post = (np.zeros(1), 64, np.array([50e9]), np.array([2e-6])), np.array([1e-7])
@@ -156,6 +184,14 @@ def test_switches_that_reduce_do_so_beside_a_network():
     """Links of 400 GB/s on, more than four ranks a node: each sends the buffer and an eighth, at half the rate."""
     found = parts(path(fabric(link=400e9, nic=1e15), "all_reduce", 32, 8).ways[0])
     assert found["per_byte"] == near(min(2 * 31 / 32 + 0.4 / 32, (1 + 1 / 8) / 0.5) / 400e9)
+
+
+@pytest.mark.parametrize(("in_node", "volume"), [(4, 2 * 15 / 16 + 0.4 / 16), (5, 1 + 1 / 5), (8, 1 + 1 / 8)])
+def test_switches_reduce_for_more_than_four_ranks_of_a_node(in_node, volume):
+    """At the full rate they would take less for four as well."""
+    fast = P.model_copy(update={"in_switch_efficiency": np.ones(1)})
+    whole = dataclasses.replace(fabric(link=400e9, nic=1e15), devices_per_node=in_node, parameters=fast)
+    assert parts(path(whole, "all_reduce", 4 * in_node, in_node).ways[0])["per_byte"] == near(volume / 400e9)
 
 
 def test_rails_take_what_leaves_a_node_to_the_right_device_first():

@@ -158,3 +158,31 @@ def test_a_recurrence_with_gates():
     assert ("input", 3 * keys * E + 2 * gates, 0.0, 3) in found
     assert ("forward", 3 * inner * E, 12.0 * inner, 1) in found
     assert ("input", 6 * inner * E, 30.0 * inner, 1) in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "forward", "backward"),
+    [
+        ({"head_gate": True}, WIDTH, (3, 5), (5, 10)),  # of each element a sigmoid and a product: r2 w1, backward r3 w2
+        # pairs of heads give a vector of two: their difference, norm and scale r1 w0.5, backward again with the gradient
+        ({"differential": True}, 2 * WIDTH, (1.5, 3.5), (2.5, 7)),
+    ],
+)
+def test_what_treats_the_outputs_of_heads(changes, given, forward, backward):
+    elements = TOKENS * HEADS * given
+    rows = passes("0.0.attention", **changes)[:2]
+    assert rows == [
+        (phase, moved * elements * E, float(operations * elements), 1)
+        for phase, (moved, operations) in (("forward", forward), ("input", backward))
+    ]
+
+
+@pytest.mark.parametrize(("block", "sources"), [(2, 2), (1, 3)])
+def test_sums_of_earlier_layers(block, sources):
+    """Four layers in blocks: in the mean half of the blocks and one more. Forward each is read and the sum written; backward each is read
+    twice, its gradient read and written, and that of the sum read; 8 operations of each number, and 20 backward.
+    """
+    own = TOKENS * HIDDEN
+    found = passes("0.1.mlp", residual_block=block)
+    assert ("forward", (sources + 1) * own * E, 8.0 * own * sources, 1) in found
+    assert ("input", (4 * sources + 1) * own * E, 20.0 * own * sources, 2) in found

@@ -12,7 +12,7 @@ LIMIT = 5  # seconds of processor time that a test may take beyond five times wh
 TESTS = {
     "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
     "nearby one_price spread software events_list attention_kernels experts expert_overlap products power unlike shared_links "
-    "wide_experts tiers tier_anchors host_times faster_links expert_anchors chunk_anchors second_memory_anchors",
+    "wide_experts tiers tier_anchors host_times faster_links expert_anchors chunk_anchors step_anchors second_memory_anchors",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels "
     "embedding experts wide_experts jax_texts",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
