@@ -390,3 +390,47 @@ def test_a_run_by_hand():
 
 def test_what_costs_nothing_costs_nothing_for_ever():
     assert product(np.array([np.inf, 2.0]), np.array([0.0, 3.0])).tolist() == [0.0, 6.0]
+
+
+# ------------------------------------------------------------------------------------------ as published, and what finds no room
+
+SECOND = {
+    "capacity": "480 GB", "bandwidth": "450 GB/s", "write_bandwidth": "100 GB/s", "utilisation": 0.8, "latency": "2 us",
+    "energy": "1 pJ/bit", "write_energy": "3 pJ/bit", "page": "4 KiB", "endurance": 1e5, "way": "direct",
+}  # fmt: skip
+
+
+def second_memory(**changes):
+    given = {name: value for name, value in {**SECOND, **changes}.items() if value is not None}
+    found = architecture(resolve(Document(file="test", data={"template": "a100-80gb", "second_memory": given}))[0]).second
+    return {field.name: np.ravel(getattr(found, field.name)).tolist() for field in dataclasses.fields(found)}
+
+
+def test_a_second_memory_as_published():
+    """Rates are reached to a share; writes are as reads where nothing is said of them, and cells then do not wear out."""
+    assert second_memory() == {
+        "capacity": [480e9], "bandwidth": [0.8 * 450e9], "write_bandwidth": [0.8 * 100e9], "latency": [2e-6], "energy": [8e-12],
+        "write_energy": [24e-12], "page": [4096.0], "endurance": [1e5], "staged": [0.0],
+    }  # fmt: skip
+    plain = second_memory(**dict.fromkeys(("write_bandwidth", "write_energy", "utilisation", "latency", "page", "endurance", "way")))
+    assert plain == {
+        "capacity": [480e9], "bandwidth": [450e9], "write_bandwidth": [450e9], "latency": [1e-6], "energy": [8e-12],
+        "write_energy": [8e-12], "page": [1.0], "endurance": [np.inf], "staged": [1.0],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ports", "vias", "told"),
+    [(0.4, 0.0, ""), (0.41, 0.0, "links"), (0.0, 0.4, ""), (0.2, 0.21, "vias"), (0.41, 0.01, "links vias"), (0.0, 0.0, "")],
+)
+def test_ports_and_vias_may_take_all_that_the_shares_leave(ports, vias, told):
+    """Shares of 0.4 and 0.2 leave as much, but for the last digit of their sum; shares that leave nothing are told where there is any."""
+    shares = {"compute": 0.4, "memory": None, "second_memory": None, "intra_link": None, "inter_link": None}
+
+    def found(cache, *areas):
+        budgets = SimpleNamespace(area=SimpleNamespace(**shares, on_chip={"l2": np.array([cache])}), chip_area=np.full(1, 2.0))
+        return packaging._roomless(budgets, *areas)
+
+    sentences = [sentence for _, sentence in found(0.2, np.array([0.0, 2.0 * ports]), np.array([0.0, 2.0 * vias]))]
+    assert " ".join("links" if "links between its dies" in sentence else "vias" for sentence in sentences) == told
+    assert found(0.7, np.zeros(1), np.zeros(1)) == ()

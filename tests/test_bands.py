@@ -1,5 +1,6 @@
 """The band of error of every prediction: drawn from measured rows that are like it, and wide enough for rows that it was not drawn from."""
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from crossflow.answers.evaluation.likeness import BLIND_DOMAIN, UNMEASURED, like
 from crossflow.answers.study.run import run_study
 from crossflow.evidence.validation import comparison
 from crossflow.evidence.validation import left_out as of_tables
-from crossflow.evidence.validation.bands import JudgedRow, band, coverage, left_out, lines, pairs, unseen_coverage
+from crossflow.evidence.validation.bands import JudgedRow, _across, band, coverage, left_out, lines, pairs, unseen_coverage
 from crossflow.evidence.validation.hindcast_files import DatedWorkload, alone
 from crossflow.workload.spec import TransformerSpec
 
@@ -48,7 +49,7 @@ def test_latent_attention_is_extrapolated_to_chips_of_which_no_such_service_was_
         system={"template": template, "nodes": nodes}, workload={"model": model, **SERVED}, strategy=f"tp{8 * nodes}", software="sglang"
     )
     judged = trust(found)
-    assert ("Services with latent attention were measured on b200, h100-sxm and h200 alone" in judged.text) == told
+    assert ("Services with latent attention were measured only on b200, h100-sxm and h200" in judged.text) == told
     assert not told or judged.level == "extrapolated"
     assert bool(crossflow.evaluate(found).trusted[0] == judged.level)
 
@@ -252,6 +253,19 @@ def test_pairs_of_rows_by_hand():
     made = [row(error, item=str(i), device="x", seen="device") for i in range(20) for error in (0.0, 0.1)]
     assert list(pairs(made, [])) == [("k", bands.LAYOUTS)]
     assert pairs(made, [])["k", bands.LAYOUTS].order == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("items", "rows", "each"), [(2, 7, 49), (4, 5, 25), (100, 1, 1), (125, 10, 80), (300, 7, 40)])
+def test_pairs_across_chips_are_of_one_item_and_no_item_has_most_of_them(items, rows, each):
+    """Every pair of few items; of many as many each as make ten thousand in all, but forty where there are more than that."""
+    mine, others = ([row(0.0, str(i), device=chip) for i in range(items) for _ in range(rows)] for chip in ("x", "y"))
+    mine, others = ([replace(one, chip=one.like.device) for one in some] for some in (mine, others))
+    drawn = _across([*mine, *others], others)
+    if items * rows**2 < 100:  # too few: pairs of all items of the table
+        assert len(drawn) == (items * rows) ** 2
+        return
+    assert all(one.item == other.item and (one.chip, other.chip) == ("x", "y") for one, other in drawn)
+    assert [*Counter(one.item for one, _ in drawn).values()] == [each] * items
 
 
 def test_a_study_says_below_its_table_how_far_its_points_can_be_trusted(tmp_path):

@@ -206,7 +206,7 @@ def test_events_beyond_the_measured_sizes_are_left_to_the_model(tmp_path, capsys
     found = json.loads(capsys.readouterr().out)
     assert found["left_reasons"] == {
         "all_reduce lies beyond the measured sizes": 2,
-        "all_reduce has a shape that cannot be priced alone": 1,
+        "all_reduce has a shape that cannot be priced by itself": 1,
     }
 
 

@@ -17,7 +17,7 @@ from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.tables import tables_of
 from crossflow.program.kernels import masked_pairs
-from crossflow.workload.job import Chunk, Job
+from crossflow.workload.job import Chunk, Draft, Job
 from crossflow.workload.spec import TransformerSpec
 
 # Four query heads and two of keys and values, of 16 elements in two bytes; requests have 100 tokens in the cache, 120 at most.
@@ -317,7 +317,10 @@ def test_prompts_are_captured_in_pieces_where_the_engine_can():
     assert issued(decoding()) == captured == issued(decoding(chunk=long))
     assert issued(decoding(chunk=long), pieces=False) == reading == issued(decoding(chunk=long, written=3))
     assert issued(decoding().reading) == reading
+    assert issued(replace(decoding(chunk=long), draft=Draft(job=decoding()))) == reading
     assert issued(decoding(chunk=long), served(2)) == reading == issued(decoding(chunk=long), shared)
+    assert issued(decoding(chunk=long, written=2)) == reading == issued(replace(decoding(chunk=long), apart=True))
+    assert issued(decoding(chunk=long), replace(one, dp=of(2))) == captured == issued(decoding(chunk=long), replace(one, ep=of(2)))
     latent = job_of(task="decode", latent={"kv_rank": 32, "nope": 16, "rope": 8, "value": 16})
     assert [issued(replace(latent, chunk=chunk)) for chunk in (short, long)] == [captured, reading]
     assert issued(replace(decoding(chunk=short), model=sparse_model(sparse=SPARSE).job().model)) == reading

@@ -210,6 +210,17 @@ def test_show_reads_a_library_of_ones_own_as_predictions_do(tmp_path, out, refus
     )
 
 
+def test_a_library_that_is_like_another_one_is_told_to_extend_it(tmp_path, refused):
+    """It was told of every key that the other library has."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\ntitle: mine\nlike: standard\nsources: {}\nmemory: {HBM3: {}}\n")
+    told = refused("predict", "--model", "llama3-8b", "--on", "reference", "--set", f"system.techlib={path}")
+    assert told.startswith(f"{path}:3: system.like: a library begins with another one by `extends`: write extends: standard (with ")
+    assert told.count("\n") == 1
+    told = refused("predict", "--model", "llama3-8b", "--on", "reference", "--set", "techlib.like=standard")
+    assert "system.techlib names a library, which begins with another one by `extends`" in told
+
+
 def test_show_takes_the_folder_of_a_model(out):
     folder = Path(__file__).parents[1] / "docs" / "examples" / "tutorial"
     assert "Hugging Face model" in out("show", str(folder))
@@ -250,7 +261,7 @@ def test_predict_page_says_what_json_says(out, scenario):
     assert text.startswith("case  lstm on 512 devices of pathfinder, strategy CR-8-d64\n")
     for figure in (found["step_time_s"], *found["breakdown_s"].values()):
         assert f" {show_number(figure, 's')}" in text
-    assert f"{show_number(found['memory']['total_bytes'], 'B')} of 32 GiB a device" in text
+    assert f"{show_number(found['memory']['total_bytes'], 'B')} of 32 GiB per device" in text
     assert f"bound by    {found['bound_by'][0]['resource']} " in text
     assert found["provenance"]["inputs"]["system"] in text
 
@@ -266,7 +277,7 @@ def test_predict_infeasible_is_an_answer(out, scenario):
     assert (found["feasible"], found["memory"]["fits"]) == (False, False)
     text = " ".join(out(*words).split())
     assert f"infeasible: {found['reason']}" in text
-    assert "GiB of 32 GiB a device" in text
+    assert "GiB of 32 GiB per device" in text
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of the model, not of the command

@@ -47,6 +47,33 @@ def test_the_best_plan_is_exported_and_comes_back(scenario, capsys):
     assert json.loads(capsys.readouterr().out)["assumptions"][0] == "run.sh read as megatron, run by megatron-core"
 
 
+def test_the_length_of_a_run_in_a_file_is_told_where_nothing_else_says_it(scenario, capsys):
+    """`--train-samples` was told to change nothing that a prediction says."""
+    Path("own.sh").write_text((FILES / "megatron-gpt3-175b.sh").read_text().replace("--train-iters 500000", "--train-samples 1000"))
+    asked = ("predict", "--from", "own.sh", "--on", "dgx-h100", "--json")
+    told = "--train-samples (line "
+    assert main([*asked]) == 0
+    assumed = json.loads(capsys.readouterr().out)["assumptions"]
+    assert [one.partition("): ")[2] for one in assumed if told in one] == ["a run is as long as `run` says, such as --set run.samples=N"]
+    assert not any("--train-samples" in one for one in assumed if told not in one)
+    assert main([*asked, "--set", "run.samples=1e6"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not any("--train-samples" in one for one in found["assumptions"])
+    assert found["run"]["time_s"] > 0
+
+
+def test_flags_of_the_file_that_an_export_leaves_out_are_named(scenario, capsys):
+    """What is not modelled, and what says nothing of a prediction, is not carried over, and was not told."""
+    Path("own.sh").write_text(
+        "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --tp 2 --port 30000 --enable-priority-scheduling"
+        " --schedule-low-priority-values-first"
+    )
+    lengths = ("--set", "workload.prompt=2000", "--set", "workload.output=200", "--set", "workload.global_batch=8")
+    assert main(["plan", "--from", "own.sh", "--on", "dgx-h100", *lengths, "--export", "sglang", "-o", "new.sh"]) == 0
+    left = "of own.sh is not written: --schedule-low-priority-values-first, --port; add them to what is written"
+    assert left in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, capsys):
@@ -57,7 +84,7 @@ def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, caps
     assert "Best plans" not in shown.out
     note, named = shown.err.splitlines()
     assert note.startswith("crossflow: note: predicted with the software stack torchtitan, that of torchtitan;")
-    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB a device", named)
+    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB per device", named)
     assert named.split()[1] == launch.scenario("h100-ib-cluster").strategy_text
     assert main(["plan", str(scenario), "--export", "torchtitan", "-q"]) == 0
     assert capsys.readouterr() == (shown.out, "")

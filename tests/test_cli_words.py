@@ -292,3 +292,12 @@ def test_no_line_breaks_between_a_number_and_its_unit(figure, monkeypatch, capsy
         for part in (words, page.Text(words)):
             page.emit(page.Group(page.indented(part)))
             assert figure in capsys.readouterr().out, columns
+
+
+def test_what_a_run_takes_is_told_by_words_that_say_what_it_is(capsys):
+    """`devices` and `whole nodes` stood before kilowatt-hours, and `in A100s` before device-hours."""
+    asked = ["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--batch", "64", "--strategy", "tp8", "--set", "run.tokens=1e9"]
+    assert not main(asked)
+    run = capsys.readouterr().out.partition("The whole run\n")[2].partition("\n\n")[0].splitlines()
+    labels = [line.strip().split("  ")[0] for line in run]
+    assert labels == ["time", "device-hours", "A100-hours", "energy of devices", "energy from the grid"]

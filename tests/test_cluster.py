@@ -38,6 +38,14 @@ def alone(**given):
     return crossflow.schedule({"system": SYSTEM, "jobs": [given]})
 
 
+def test_devices_that_do_not_fill_nodes_are_told_at_the_job():
+    """They were told at the first line of the system's template."""
+    with pytest.raises(SpecError) as caught:
+        crossflow.schedule({"system": SYSTEM, "jobs": [PREDICTED]}, ["jobs.0.devices=12"])
+    expected = "jobs[0].devices: 12 devices do not fill nodes of 8; give a multiple of 8, or fewer than that"
+    assert str(caught.value) == f"--set jobs.0.devices=12: {expected}"
+
+
 # ------------------------------------------------------------------------------------------ given facts, by hand
 
 
@@ -46,7 +54,7 @@ def test_two_jobs_by_hand():
     found = cluster(jobs=[LONG, SHORT])
     assert found.found.start.tolist() == [0.0, 36000.0]
     assert found.waiting["mean"] == 16200.0
-    assert repr(found).endswith(": 2 jobs on 16 devices, 72.7 % in use, 4.5 h of waiting in the mean)")
+    assert repr(found).endswith(": 2 jobs on 16 devices, 72.7 % in use, 4.5 h of waiting on average)")
     assert found.span == 39600.0
     assert found.utilisation == pytest.approx((12 * 10 + 8) / (16 * 11))
     assert found.energy == pytest.approx(3.6e6 * (120 * 0.9 + 8 * 0.8 + (16 * 11 - 128) * 0.1))
@@ -485,7 +493,7 @@ def test_the_command_shows_a_page_and_takes_settings(tmp_path, capsys):
     for words in (
         "16 devices of h100-ib-cluster, backfill",
         "device-hours",
-        "jobs wait in the mean",
+        "jobs wait on average",
         "long",
         "short",
         "drawn",

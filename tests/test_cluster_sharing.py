@@ -10,7 +10,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.base.errors import SpecError
 from crossflow.base.files import yaml_text
-from crossflow.engine.cluster.events import scheduled
+from crossflow.engine.cluster.events import _Stay, scheduled
 from crossflow.engine.cluster.record import ClusterJobs, ClusterRoom, SchedulerPolicy
 
 # Leaves of four nodes with one link out for four ports: of 16 nodes each leaf has one of a job of four, where jobs stand in turn, and can
@@ -298,6 +298,34 @@ def test_work_since_the_last_checkpoint_is_lost_by_hand():
     found = scheduled(jobs, ClusterRoom(devices=8), policy, lambda running: [float(len(running))] * len(running))
     assert found.end.tolist() == [18.0, 4.0, 11.0]
     assert found.stays.times["lost_work"].sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("interval", [0.3, 2.0, 50.0, np.inf])
+def test_a_stay_knows_its_last_checkpoint_and_holds_as_much_after_any_number_of_events(interval):
+    """The moment is that of a list of all moments, which it kept before."""
+    rng, stay = np.random.default_rng(4), _Stay(begin=0.0, loaded=1.0, finish=9.0, expected=9.0, saved=1.0)
+    moments, done = [1.0], [0.0]
+    for _ in range(60):
+        runs, slower = rng.uniform(0.01, 1), rng.uniform(1, 3)
+        moments, done = [*moments, moments[-1] + runs], [*done, done[-1] + runs / slower]
+        stay.work(moments[-1], runs, runs / slower, interval)
+        kept = done[-1] // interval * interval if np.isfinite(interval) else 0.0
+        assert stay.done == pytest.approx(done[-1])
+        assert stay.saved == pytest.approx(np.interp(kept, done, moments))
+    assert all(isinstance(held, float) for held in vars(stay).values())
+
+
+def test_a_promise_is_an_estimate_where_a_job_is_faster_beside_another_by_hand():
+    """8 devices: the first job holds 4 for 10 s, the second 2 for 4 s, and the first is half as fast alone as beside it, as where hashes
+    of flows change with who runs. The third wants all at 10 s, as is promised; at 4 s the second is gone, and 12 s more are left."""
+    given = {"arrival": np.zeros(3), "devices": np.array([4, 2, 8]), "time": np.array([10.0, 4.0, 1.0])}
+    jobs, _ = meeting(3, 0, **given, expected=given["time"], lasting=None)
+
+    def slower(running):
+        return [2.0 if job == 0 and len(running) == 1 else 1.0 for job in running]
+
+    found = scheduled(jobs, ClusterRoom(devices=8), SchedulerPolicy(kind="backfill"), slower)
+    assert (found.promised[2], found.start[2]) == (10.0, 16.0)
 
 
 # -------------------------------------------------------------------------------------------- files

@@ -9,7 +9,7 @@ import pytest
 from products import stream_costs
 
 from crossflow.base.errors import CrossflowError
-from crossflow.cost import collectives, waves
+from crossflow.cost import collectives, halves, waves
 from crossflow.cost.exchange import Exchange, exchange_time, group_time, held_time
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import LaidGroups, _level_time
@@ -23,9 +23,12 @@ from crossflow.hardware.architecture.execution import ExchangeKernel, WideningLi
 from crossflow.hardware.architecture.model import Port
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.mapping.spread import LinkSpread
+from crossflow.parallel.blocks import units
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import ExpertGroup, Group
-from crossflow.program.kernels import Attention, Lookup, Pass
+from crossflow.program.kernels import ONCE, Attention, Lookup, Pass
+from crossflow.workload.job import Job
+from crossflow.workload.spec import TransformerSpec
 
 # As in templates/families/fabrics.yaml, with round numbers. [s], [B/s]
 P = fabric_parameters().model_copy(update={
@@ -686,3 +689,89 @@ def test_exchanges_inside_a_node_need_no_network(gemm):
 def test_places_of_a_chain_that_are_no_neighbours_send_alone(between, chain, only):
     """Neighbours send at the same time as all others of the chain; a group without two places is a ring."""
     assert LaidGroups.of(2, 8, chain=False, between=between) == LaidGroups(stride=2, ranks=8, chain=chain, only=only)
+
+
+# -------------------------------------------------------------------------------------------- halves of a step
+
+
+EXPOSED = [
+    # way, kernels beside, share of the units taken from them, what blocks
+    (10.0, 6.0, 0.0, 4.0),  # beyond the kernels
+    (4.0, 10.0, 0.0, 0.0),
+    (4.0, 10.0, 0.25, 1.0),  # its share of the units for as long as it lasts
+    (20.0, 6.0, 0.25, 14.0),
+    (7.0, 6.0, 0.25, 1.75),  # kernels of 6 take 8 with three quarters of the units, and the way 7 of these
+    (5.0, 0.0, 0.25, 5.0),  # nothing is beside it
+]
+
+
+@pytest.mark.parametrize(("way", "beside", "taken", "left"), EXPOSED)
+def test_what_a_way_blocks_beside_kernels(way, beside, taken, left):
+    assert halves.exposed(np.array([way]), np.array([beside]), np.array([taken])).tolist() == [left]
+
+
+def half_step(task, *, microbatches=2.0, held=(0.0, 0.0), core=True):
+    """What the ways to experts and back, of 5 s and 9 s, still block of a layer of attention (2 s before its core, 3 in it, 1 after) and of
+    experts (two kernels of 1 s and 3 s), of which another collective blocks 1 s. [s]
+    """
+    spec = TransformerSpec.model_validate(
+        {"model": "transformer", "layers": 1, "hidden": 64, "heads": 4, "ffn": 64, "vocabulary": 100, "sequence": 8, "global_batch": 8,
+         "experts": {"count": 8, "active": 2}}
+    )  # fmt: skip
+    job = Job(model=spec.transformer(), dtype="bf16", task=task)
+    names = tuple(name for name, _ in units(job.model))
+    attention, experts = names.index("0.0.attention"), names.index("0.1.experts")
+    kernels = [None, Attention(samples=1, heads=1, kv_heads=1, length=1, seen=1, width=1) if core else None, *[None] * 4]
+    layers = [attention, attention, attention, experts, attention]
+    rows = zip(((0,), (1,), (2,), (3, 4), (5,)), ("forward", "forward", "end", "forward", "input"), layers, strict=True)
+    ops = [SimpleNamespace(kernels=which, count=ONCE, phase=phase, layer=names[unit]) for which, phase, unit in rows]
+    ops[2].count = np.array([2.0])  # of half a second
+    sends = SimpleNamespace(
+        counts=np.ones((3, 1)), table=None, experts=np.array([0]), results=np.array([1]), backward=np.zeros(3, dtype=int),
+        collective=np.array([0, 0, 1]), unit=np.array([experts, experts, attention]), ops=[SimpleNamespace(beside=(3, 4))] * 3,
+    )  # fmt: skip
+    busy, blocking = np.zeros((len(names), 1)), np.zeros((2, 2, len(names), 1))
+    busy[[attention, experts], 0] = 6.0, 4.0
+    blocking[0, 0, experts], blocking[1, 0, attention] = 14.0, 1.0
+    machine = SimpleNamespace(
+        wires=SimpleNamespace(held=lambda _: np.array([[held[0]], [held[1]], [0.0]])),
+        stack=SimpleNamespace(overlap=SimpleNamespace(exchange_units=np.zeros(1)), kernels=SimpleNamespace(exchange=())),
+        architecture=device_architecture("h100-80gb"),
+    )
+    found = halves.beside_half(
+        job, SimpleNamespace(microbatches=np.array([microbatches])), machine,
+        SimpleNamespace(sends=sends, program=SimpleNamespace(ops=ops, kernels=kernels), units=names),
+        SimpleNamespace(each=np.array([[2.0], [3.0], [0.5], [1.0], [3.0], [7.0]])), blocking, np.array([[5.0], [9.0], [1.0]]), busy,
+        np.zeros((2, 3, 1)),
+    )  # fmt: skip
+    assert found[1, 0, attention, 0] == 1.0
+    assert found.sum() == near(found[0, 0, experts, 0] + 1.0)
+    return found[0, 0, experts, 0]
+
+
+def test_ways_to_experts_beside_the_other_half_of_a_step_that_reads():
+    """Each is beside 4 s of experts for one half, and beside the 7 s of the rest of the layer for the other: 1 and 0, 5 and 2."""
+    assert half_step("prefill") == near((1 + 0) / 2 + (5 + 2) / 2)
+    assert half_step("prefill", microbatches=1.0) == near(14.0)
+
+
+def test_ways_to_experts_beside_the_other_half_of_a_step_that_writes():
+    """There beside the 3 s before attention's core, the other collective's included, and back beside the 4 s from it on: 2 and 5. What
+    holds a link until it is over blocks in any case. Without a core the layer is cut in the middle.
+    """
+    assert half_step("decode") == near(2 + 5)
+    assert half_step("decode", held=(3.0, 1.0)) == near(3 + 5)
+    assert half_step("decode", held=(6.0, 1.0)) == near(5 + 5)
+    assert half_step("decode", core=False) == near((5 - 3.5) + (9 - 3.5))
+
+
+@pytest.mark.parametrize(
+    ("said", "library", "fast", "share"),
+    [(0.0, True, False, 20 / 132), (0.25, True, False, 0.25), (0.25, True, True, 0.0), (0.25, False, True, 0.25), (0.0, False, False, 0.0)],
+)
+def test_units_that_an_exchange_takes_from_kernels(said, library, fast, share):
+    """As the stack says, else as the library's kernels take of 132; those of low latency take none."""
+    exchange = {"deepep": SimpleNamespace(units=np.array([20.0]))} if library else {}
+    architecture = SimpleNamespace(units=np.array([132.0]), execution=SimpleNamespace(libraries=SimpleNamespace(exchange=exchange)))
+    stack = SimpleNamespace(overlap=SimpleNamespace(exchange_units=np.array([said])), kernels=SimpleNamespace(exchange=("deepep",)))
+    assert halves._taken(SimpleNamespace(stack=stack, architecture=architecture), fast=fast).tolist() == [near(share)]

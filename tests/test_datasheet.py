@@ -108,7 +108,7 @@ def test_the_energy_of_an_operation_that_a_file_states_takes_the_place_of_the_li
 
 def test_what_has_no_meaning_is_refused(problems):
     cache = {"l2": {"inline_ecc": "6 %"}}
-    sentence = "l2: inline_ecc is of the main memory alone; caches keep check bits beside their data"
+    sentence = "l2: inline_ecc applies to main memory only; caches keep check bits beside their data"
     assert problems(spec, "a10", levels=cache) == [("levels", sentence)]
     sentence = "chip_power: the clock of a generated device follows from its budgets; leave it out"
     assert problems(spec, "pathfinder", execution={"chip_power": 3}) == [("execution", sentence)]

@@ -10,6 +10,7 @@ from crossflow.program.embedding.generators import indices
 from crossflow.program.embedding.reuse import (
     BINS,
     Reuse,
+    _classes,
     distinct_share,
     index_factors,
     normalised,
@@ -42,6 +43,19 @@ def drawn(factors, lookups=100_000, seed=1):
 
 def stream(factors, lookups, share=1.0):
     return CachedLookups.of(factors[:, None], np.array([float(lookups)]), np.ones(1), np.array([share]))
+
+
+def test_classes_of_rows_that_stand_for_a_bin_by_hand():
+    """Every number of hits up to 16, look-ups of a bin to each in the ratio of 1 / hits; beyond five of each bin, in equal parts of its
+    logarithm: 16 times 2^0.1 to 2^0.9.
+    """
+    hits, bins, share = _classes()
+    assert hits[:21].tolist() == [*range(1, 17), 17, 20, 23, 26, 30]
+    assert bins[:21].tolist() == [0, 1, 2, 2, 3, 3, 3, 3, *[4] * 8, *[5] * 5]
+    assert share[:4].tolist() == pytest.approx([1.0, 1.0, 4 / 7, 3 / 7])
+    assert share[16:].tolist() == [0.2] * len(share[16:])
+    assert np.bincount(bins, share).tolist() == pytest.approx([1.0] * BINS)
+    assert (bins.max() + 1, len(hits)) == (BINS, 16 + 5 * (BINS - 5))
 
 
 @pytest.mark.cases(1)

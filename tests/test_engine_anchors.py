@@ -1,11 +1,16 @@
 """Kinds of ranks, shared devices and blocks as matrices worked out by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 
 from crossflow.engine.events import run_shared, run_tasks
 from crossflow.engine.kinds import _groups, _sets, kinds_of
 from crossflow.engine.maxplus import NO_PATH, applied, chained, repeated
+from crossflow.engine.runs.unit_sums import UnitSums
 from crossflow.engine.tasks import BODY, FIRST, FURTHER, TAIL, PriceRows
+from crossflow.parallel.tables import OF
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.groups import DeviceGroup
 from crossflow.program.program import HOST_TIMES
@@ -101,3 +106,43 @@ def test_blocks_as_matrices_by_hand():
     assert repeated(block, np.array([3]), np.array([[10.0], [0.0]]))[:, 0].tolist() == [13, 22]
     assert repeated(matrix([[4]]), 5, np.array([[1.0]]))[0, 0] == 21
     assert repeated(block, 0, np.array([[10.0], [0.0]]))[:, 0].tolist() == [10, 0]
+
+
+def sums(*, weight=(2.0, 1.0), split=False):
+    """Of one unit: kernels of two resources, an all-gather and an all-reduce that block, and 4 s and 1 s of them beside its gradients."""
+    blocking, hides = np.zeros((len(OF), 2, 1, 1)), np.zeros((len(OF), 1, 1))
+    blocking[OF["all_gather"]], blocking[OF["all_reduce"]] = np.array([[[1.0]], [[2.0]]]), np.array([[[10.0]], [[20.0]]])
+    hides[OF["all_gather"]], hides[OF["all_reduce"]] = 4.0, 1.0
+    passes = SimpleNamespace(
+        device=np.array([[3.0, 6.0], [4.0, 8.0]])[..., None, None], weight=np.array(weight)[:, None, None], blocking=blocking, hides=hides,
+        hides_use=np.array([1.0, 3.0, 9.0, 9.0, 9.0])[:, None, None], host=np.array([0.1, 0.2])[:, None, None],
+        host_weight=np.array([[0.3]]), use=None, spare=np.full((2, 2, 1, 1), 0.5),
+    )  # fmt: skip
+    one = np.ones((1, 1))
+    state = SimpleNamespace(
+        gather=one, scatter=np.array([one, 2 * one]), reduce=np.array([one, 4 * one]), regather=7 * one, update=8 * one, copies=None,
+        gather_use=None, scatter_use=None, reduce_use=None, regather_use=None,
+    )  # fmt: skip
+    return UnitSums.of(SimpleNamespace(passes=passes, state=state), np.array([split]))
+
+
+def test_collectives_beside_gradients_show_what_these_do_not_hide():
+    """5 s beside 3 s of gradients: two fifths show. Where gradients are slots of their own all do; beside 8 s none does."""
+    found = sums()
+    assert found.device[:, 0, 0].tolist() == [7, 14, 3]
+    assert found.host[:, 0, 0].tolist() == [0.1, 0.2, 0.3]
+    assert found.shown[0, 0] == 0.4
+    assert found.blocks[:, 0, 0].tolist() == pytest.approx([11, 22 + 2, 3])
+    assert found.gathers[:, 0, 0].tolist() == pytest.approx([1, 2 + 0.4 * 4])
+    assert [value.item() for value in (found.gather, found.scatter, found.reduce, found.regather, found.update)] == [1, 3, 5, 7, 8]
+    assert found.spare.ravel().tolist() == [0.5] * 4
+    split, beside = sums(split=True), sums(weight=(2.0, 6.0))
+    assert (split.blocks[:, 0, 0].tolist(), split.gathers[:, 0, 0].tolist()) == ([11, 27, 0], [1, 6])
+    assert (beside.blocks[:, 0, 0].tolist(), beside.gathers[:, 0, 0].tolist()) == ([11, 22, 5], [1, 2])
+
+
+def test_what_hides_could_be_longer_by_what_is_left_beside_it():
+    """8 s of gradients leave 3 s beside 5 s, of which messages inside a node have a quarter; 20 s leave as much as the messages take."""
+    assert sums(weight=(2.0, 6.0)).spare[..., 0, 0].tolist() == [[0.5, 0.5 + 0.75], [0.5, 0.5 + 2.25]]
+    assert sums(weight=(2.0, 18.0)).spare[..., 0, 0].tolist() == [[0.5, 0.5 + 1.25], [0.5, 0.5 + 3.75]]
+    assert sums(weight=(2.0, 6.0), split=True).spare.ravel().tolist() == [0.5] * 4

@@ -238,14 +238,13 @@ def test_a_value_that_is_neither_a_number_nor_a_word_is_told_once(given, message
 
 
 def test_a_setting_that_spoils_many_places_of_a_file_is_told_once(tmp_path):
-    """The divisions of a reference design take up its budgets, 63 of them."""
+    """The divisions of a reference design take up its budgets, 63 of them, which said so again."""
     path = tmp_path / "s.yaml"
     path.write_text(
         "system: {template: reference-training, devices: 64}\nworkload: {model: llama3-8b, global_batch: 64}\nstrategy: tp8-dp8\n"
     )
     (message,) = problems(crossflow.load, path, "system.budgets.area=800 mm")
-    assert "system.budgets.area: expected a mapping, got '800 mm' (with system.budgets.area=800 mm); so " in message
-    assert message.endswith(" other places of the file")
+    assert message == "system.budgets.area=800 mm: system.budgets.area: expected a mapping, got '800 mm'"
 
 
 def test_one_key_of_a_strategy_as_text_can_be_set():

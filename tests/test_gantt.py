@@ -228,10 +228,22 @@ def test_columns_that_passes_share_show_each_as_long_as_it_lasts():
     kinds = len(families_of(made))
     few, many = (np.bincount(marks[marks < kinds], minlength=kinds) for marks in (filling(made, range(2), n) for n in (80, 40_000)))
     assert few / few.sum() == pytest.approx(many / many.sum(), abs=0.02)
-    assert "forward" in gantt_lines(made, 90, range(2))[-1].plain
+    assert "forward" in gantt_lines(made, 90, range(2))[-2].plain
 
 
-def test_cells_hold_what_fills_most_of_them(given):
+@pytest.mark.parametrize(("gap", "width"), [(2, 20), (2, 90), (30, 20), (10_000, 90)])
+def test_a_device_that_works_less_than_half_of_each_column_does_not_look_idle(gap, width):
+    """Passes that start `gap` times as late: every column was mostly idle, and all of them were drawn so."""
+    made = pipeline(2, 240, layers=1)
+    start = gap * made.slots.start
+    slots = dataclasses.replace(made.slots, start=start, end=start + made.slots.end - made.slots.start)
+    apart = dataclasses.replace(made, slots=slots, total=float(slots.end.max()))
+    busy = (filling(apart, range(2), width) < len(families_of(apart))).sum(axis=1)
+    assert (busy >= 1).all()
+    assert busy / width == pytest.approx(apart.utilisation(), abs=1.01 / width)
+
+
+def test_cells_hold_what_fills_them(given):
     marks = filling(given, range(3), 2000)
     share = (marks < 3).mean(axis=1)  # forward, backward, update
     assert share == pytest.approx(given.utilisation(), abs=0.02)

@@ -205,6 +205,20 @@ def test_the_tower_of_glm_is_gated_and_as_wide_as_its_output():
     assert (tower["gated"], tower["biases"], tower["ffn"]) == (True, False, 4096)
 
 
+def test_heads_of_the_tower_of_kimi_k3_are_wider_than_its_layers(published):
+    """12 heads of 128 elements on 1,024: they were taken as 1024 / 12, and refused."""
+    part = {"vt_hidden_size": 1024, "vt_intermediate_size": 4096, "vt_num_attention_heads": 12, "vt_num_hidden_layers": 27,
+            "qkv_hidden_size": 1536, "patch_size": 14, "merge_kernel_size": [2, 2]}  # fmt: skip
+    config = {**CONFIG, "vision_config": {**part, "model_type": "kimi_k3"}}
+    tower = published(config, tower={"size": 1008}).workload.serving.images.described
+    assert (tower.heads, tower.head_dim, tower.gated, tower.biases) == (12, 128, False, False)
+    layers = 27 * (4 * 1024 * 1536 + 2 * 1024 * 4096)
+    assert tower.transformer().parameters == pytest.approx(layers, rel=0.02)
+    del part["qkv_hidden_size"]
+    with pytest.raises(SpecError, match="hidden = 1024 is not a multiple of heads = 12; give others, or head_dim"):
+        published({**CONFIG, "vision_config": {**part, "model_type": "kimi_k3"}}, tower={"size": 1008})
+
+
 @pytest.mark.parametrize("mlp", [{"gated": True}, {"gated": False}, {"ffn": 4096}])
 def test_of_a_tower_of_an_unknown_kind_its_mlp_must_be_given(published, mlp):
     novel = {**CONFIG, "vision_config": {**CONFIG["vision_config"], "model_type": "novel"}}

@@ -10,7 +10,7 @@ from crossflow.base.arrays import points
 from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
 from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
-from crossflow.engine.lasting.renewal import best_spares, expected
+from crossflow.engine.lasting.renewal import best_spares, expected, first_of_bursts
 from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas, peakedness, speed_without
 
 DAY = 86400.0
@@ -287,6 +287,18 @@ def test_events_agree_with_the_closed_form(elastic, seed, more):
         assert total == pytest.approx(sum(sum(one.times.values()) for one in found))
         for kind in KINDS_OF_TIME:
             assert sum(one.times[kind] for one in found) / total == pytest.approx(shares[kind][0], abs=0.012), (kind, run)
+
+
+@pytest.mark.parametrize("again", [(0.9, 0.0), (0.5, 0.95), (0.0, 0.0)])
+@pytest.mark.parametrize("restart", [0.0, 90.0, 3600.0, 20_000.0])
+def test_bursts_make_up_the_rates_of_all_strikes(again, restart):
+    """While it runs and restarts a job is struck as often as the rates say, whatever strikes in its restarts: 0.7 % too seldom before."""
+    rates = [points(1 / 10_800), points(1 / 40_000)]
+    first, second = first_of_bursts(rates, again, points(restart))
+    run = a_run(
+        float(first[0]), silent=float(second[0]), again=again, detection=0.0, latency=0.0, repair=0.0, interval=600.0, restart=restart
+    )
+    assert expected(run).interruptions == pytest.approx(sum(rates), rel=1e-9)
 
 
 @pytest.mark.parametrize(("again", "spares"), [(0.5, 2.0), (0.8, 3.0), (0.8, 6.0)])

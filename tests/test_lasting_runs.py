@@ -80,6 +80,7 @@ REFUSED = [
     ("run.failures", "rsc", "scenario: run.failures: unknown reliability file 'rsc'"),
     ("run.failures", "common", "scenario: run.failures: common has no causes; name another file, or write causes into the scenario"),
     ("run.failures", {}, "scenario: run.failures: no cause stands here; give one"),
+    ("run.failures", {"": {"rate": "1 1/year"}}, "scenario: run.failures: the name of a cause is empty; give it one, such as gpu: {rate: "),
     ("run.failures.mtbf", "5 years", "run.failures.mtbf: a cause says its rate and how it is noticed, such as mtbf: {rate: 2 "),
     ("run.failures.node.rate", "3 s", "scenario: run.failures.node.rate: expected a quantity in 1/s, got '3 s'"),
     ("run.failures.node.slowdown", 1.5, "run.failures.node: repair is of what stops the job, and a slowdown does not"),

@@ -473,11 +473,11 @@ def test_schedules_of_several_stages_of_torchtitan_come_back(ours, theirs):
 @pytest.mark.parametrize(
     ("strategy", "kind", "sentence"),
     [
-        ("tp8-dp2-pp4-zbh1", "megatron", "schedule: zb-h1: Megatron-Core has 1f1b alone, with or without virtual_stages"),
+        ("tp8-dp2-pp4-zbh1", "megatron", "schedule: zb-h1: Megatron-Core has only 1f1b, with or without virtual_stages"),
         ("tp8-dp2-pp4-v2-full-rl3", "megatron", "recompute_layers: 3: Megatron computes as many layers of every chunk again, 2"),
         ("tp8-dp2-pp4-placed:pp+tp+dp", "megatron", "placement: pp, tp, dp: Megatron lays ranks out as tp, dp, pp, or without cp and ep as tp, pp, dp"),
         ("dp64-z3-unsharded:embedding", "megatron", "unsharded: embedding: megatron has no flag for it"),
-        ("dp64-z3-offload:optimizer+weights", "megatron", "offload: weights: Megatron's flags send the optimizer's states to the host alone"),
+        ("dp64-z3-offload:optimizer+weights", "megatron", "offload: weights: Megatron's flags send only the optimizer's states to the host"),
         ("dp64-z1", "torchtitan", "zero: 1: torchtitan shards weights too (zero: 3), keeps them gathered (zero: 2), or shards nothing (zero: 0, without cp)"),
         ("tp8-dp2-pp4-z2", "torchtitan", "sequence_parallel: false: torchtitan's tensor parallelism always divides the sequence; add sequence_parallel: true"),
         ("tp8-dp2-pp4-sp", "torchtitan", "zero: 0 with tp: 8 and pp: 4: torchtitan trains unsharded replicas only where neither tp nor pp divides them; set zero: 2 or 3"),
@@ -618,7 +618,9 @@ def test_all_problems_are_told_at_once():
 
 
 def test_devices_must_divide():
-    with pytest.raises(SpecError, match=r"12 devices are not divisible by tp x cp x pp = 8 x 1 x 1"):
+    with pytest.raises(
+        SpecError, match=r"12 devices are not divisible by tp x cp x pp = 8 x 1 x 1 = 8; count a multiple of 8 \(--devices 16\), or "
+    ):
         read("torchrun --nproc-per-node 12 pretrain_gpt.py --num-layers 2\\\n --tensor-model-parallel-size 8\n")
 
 

@@ -12,7 +12,7 @@ from crossflow.cost.machine import Machine
 from crossflow.cost.passes import host_copies
 from crossflow.engine.runs.memory import ACTIVATIONS, ledger, memory
 from crossflow.parallel.activations import activations
-from crossflow.parallel.offload import activations_on_host
+from crossflow.parallel.offload import activations_on_host, master_size, states_size
 from crossflow.parallel.shapes import alike
 from crossflow.parallel.strategy.plan import Plan
 
@@ -41,6 +41,23 @@ def test_share_of_activations_on_the_host(stages, layers, share):
     plan = Plan(pp=stages, offload=("activations",), offload_layers=layers)
     found = activations_on_host(layout_of(plan, Plan(pp=stages, offload=("optimizer",)), Plan()), 8)
     assert found.tolist() == [share, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("habits", "weight", "dtype", "master", "states"),
+    [
+        ({"remainders": False}, "own", "bf16", 4.0, 8.0),
+        ({"remainders": True}, "own", "bf16", 2.0, 8.0),  # the 16 bits that a weight lacks
+        ({"remainders": True}, "own", "fp8", 4.0, 8.0),  # weights of narrow products keep none
+        ({"remainders": True}, "fp32", "bf16", 0.0, 8.0),  # a weight is its own
+        ({"remainders": False, "moments": "bf16"}, "own", "bf16", 4.0, 4.0),
+    ],
+)
+def test_bytes_of_an_optimizer_beside_each_weight(habits, weight, dtype, master, states):
+    stack = stack_with(**{"moments": "fp32", **habits}).model_copy(update={"weight": weight})
+    job = job_of(dtype=dtype)
+    assert (master_size(job, stack), states_size(job, stack)) == (master, states)
+    assert states_size(replace(job, optimizer_states=1), stack) == states / 2
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3, 6])

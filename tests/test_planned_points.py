@@ -121,7 +121,7 @@ def test_searches_at_points_with_names_have_files_of_these_names(tmp_path):
         ({"sweep": {"mfu": {"a": {"system.nodes": 1}}}}, "sweep.mfu: 'mfu' is a column of the results; give what changes together another"),
         (
             {"sweep": {"system.nodes": [1, 2], "chip": {"a": {"system.nodes": 1}}}},
-            "sweep: 'system.nodes' is swept twice; a path is swept alone, or with others under one name",
+            "sweep: 'system.nodes' is swept twice; sweep a path by itself, or with others under one name",
         ),
         ({"sweep": {"chip": {"a": {"system.nodez": 1}}}}, "sweep.chip: system.nodez = 1: system.nodez: unknown key 'nodez'; did you mean"),
     ],

@@ -16,6 +16,7 @@ from crossflow.answers.planning.requesting import _is_document
 from crossflow.answers.score import MARGIN, Score, larger_is_better
 from crossflow.answers.study.reading import read_study
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.base.units import show
 from crossflow.parallel.strategy.reading import every_strategy, legal_strategies
 
 TRAINING = {"system": {"template": "dgx-h100"}, "workload": {"model": "llama3-8b", "global_batch": 32}, "strategy": "auto"}
@@ -223,6 +224,26 @@ def test_the_number_of_devices_that_is_told_is_enough(data):
     if system["template"] == "dgx-h100":
         system = {"template": "h100-ib-cluster", "nodes": int(devices) // 8, "devices_per_node": 8}
     assert crossflow.predict({**data, "system": system, "strategy": strategy}).feasible
+
+
+@pytest.mark.parametrize("fewer", [1, 2])
+def test_more_devices_are_told_with_the_fastest_of_the_plans_that_then_fit(fewer):
+    """Those that keep least fit too, and are slower: they are asked first as they are few. On two devices none fits."""
+
+    def on(count):
+        model = {"model": "transformer", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 4096, "vocabulary": 32000, "sequence": 2048}
+        system = {"template": "h100-ib-cluster", "nodes": None, "devices": count, "levels": {"memory": {"capacity": "3 GB"}}}
+        return crossflow.from_dict({"system": system, "workload": {**model, "global_batch": 8}, "strategy": "auto"})
+
+    def scored(scenario):
+        legal = every_strategy(scenario.workload, scenario.nodes, fused=scenario.fused_attention)
+        return legal, evaluate(scenario, {"strategy": list(legal)})
+
+    (told,) = planner._on_more_devices(on(fewer))
+    legal, score = scored(on(4))
+    best = np.where(score.feasible, score.step_time, np.inf).argmin()
+    assert told == f"on 4 devices {legal[best]} fits with {show(3e9 - score.memory_needed[best], 'B')} to spare"
+    assert not scored(on(2))[1].feasible.any()
 
 
 @pytest.mark.slow

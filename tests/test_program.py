@@ -409,7 +409,7 @@ def test_a_group_of_devices_is_an_axis_of_a_finer_mesh(tmp_path, system):
 
 def test_a_group_stands_alone():
     both = lambda data: data.update(groups={"half": {"ranks": 4}}) or data["messages"][0].update(axes=["tp", "half"])  # noqa: E731
-    with pytest.raises(SpecError, match="expected axes of the mesh, or one group alone, got tp, half"):
+    with pytest.raises(SpecError, match="expected axes of the mesh, or a single group, got tp, half"):
         program_of(broken(both))
 
 

@@ -96,6 +96,19 @@ def test_what_is_held_changes_with_the_operations():
     assert held[:, 0].tolist() == [1.0, 11.0, 21.0, 24.0, 11.0, 14.0, 1.0, 0.0]
 
 
+def test_nothing_is_held_before_the_first_operation_that_makes_something():
+    """The second of three makes 5 B, which the third is the last to need: places doubled, and one more after it."""
+    program = ProgramBuilder(name="one", dtype="fp16")
+    program.compute("first", ONE, layer="a")
+    made = program.compute("second", ONE, layer="a")
+    last = program.compute("third", ONE, layer="a", after=[made])
+    program.hold("activations", 5.0, made=made, last=last)
+    places, held = program.build().held(0)
+    assert (places.tolist(), held[:, 0].tolist()) == ([-2, 2, 5], [0.0, 5.0, 0.0])
+    places, held = program.build().held(1)  # of a class of ranks that holds nothing
+    assert (places.tolist(), held[:, 0].tolist()) == ([-2], [0.0])
+
+
 def test_memory_without_operations_is_a_sum():
     program = ProgramBuilder(name="one", dtype="fp16")
     for kind, size in (("weights", 1.0), ("weights", 2.0), ("gradients", 4.0)):

@@ -116,7 +116,7 @@ def test_what_cannot_be_described_is_one_sentence(section, tmp_path, capsys, mon
 def test_python_takes_a_scenario_too():
     one = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 8}, "workload": {"model": "llama3-8b", "task": "serving"},
         "strategy": "tp8", "requests": {"batch": 4, "prompt": 5, "output": 6}})  # fmt: skip
-    assert repr(crossflow.requests(one)) == "DescribedRequests('scenario': 4 at once, 5 tokens in and 6 out in the mean)"
+    assert repr(crossflow.requests(one)) == "DescribedRequests('scenario': 4 at once, 5 tokens in and 6 out on average)"
     with pytest.raises(CrossflowError, match="expected the path of a trace or of a scenario, its data, or a scenario; got 5"):
         crossflow.requests(5)
 

@@ -296,7 +296,7 @@ def test_the_front_is_that_of_all_rows(product, settings):
 
 def test_cma_es_tells_that_it_moves_quantities_alone(product, exactly):
     problem = SearchProblem(scenario=product, space=MIXED, objectives=(Objective(name="step_time_s"),))
-    sentence = "searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`"
+    sentence = "searcher cma-es: it searches quantities only; the space has options; use tpe, nsga2 or gradient, or `over`"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         search(problem, OptunaSettings(searcher="cma-es"))
 
@@ -305,7 +305,7 @@ def test_an_empty_space_and_one_without_quantities_are_told(product, exactly):
     problem = SearchProblem(scenario=product, space=Space(), objectives=(Objective(name="step_time_s"),))
     with pytest.raises(CrossflowError, match=exactly("the space is empty: there is nothing to search")):
         search(problem, GradientSettings())
-    sentence = "searcher gradient: the space has options alone; use exhaustive, random, tpe or nsga2"
+    sentence = "searcher gradient: the space has options only; use exhaustive, random, tpe or nsga2"
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         search(dataclasses.replace(problem, space=Space(options=(MEMORY,))), GradientSettings())
 

@@ -128,3 +128,26 @@ def test_a_degree_by_itself_is_answered_by_a_whole_strategy_where_it_is_found():
 def test_a_section_that_is_a_number_is_refused(section):
     with pytest.raises(CrossflowError, match=f"{section}: expected a mapping with a "):
         crossflow.predict(model="llama3-8b", on="dgx-h100", settings=[f"{section}=8"])
+
+
+@pytest.mark.parametrize("settings", [["system=dgx-h200", "system.devices=16"], ["system.nodes=2", "system=dgx-h200"]])
+def test_a_section_by_name_and_a_key_of_it_are_set_together_in_any_order(settings):
+    """The second was refused for having nothing to be set under, or dropped by the first."""
+    data = {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8-dp2"}
+    system = crossflow.load(data, settings).system
+    assert (system.name, system.device_count) == ("dgx-h200", 16)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("area.total", "900 mm2", "system.budgets.area.total: unknown key 'total'; known keys: compute, "),
+        ("power_shares.on_chip.l1", 2, "system.budgets.power_shares.on_chip.l1: expected at most 1, got 2"),
+    ],
+)
+def test_a_wrong_share_is_told_once_and_not_again_for_every_row_of_the_divisions(key, value, message):
+    data = {"system": "reference-training", "workload": "llama3-8b", "strategy": "tp8"}
+    with pytest.raises(SpecError) as caught:
+        crossflow.load(data, {f"system.budgets.{key}": value})
+    (problem,) = caught.value.problems
+    assert message in str(problem)

@@ -70,6 +70,35 @@ def test_sorted_rows_have_the_best_first_and_the_infeasible_last(file, capsys):
     assert [lines[1][0], lines[3][0]] == [">", "x"]
 
 
+RUN = {
+    "tokens": 1e10, "failures": {"gpu": {"rate": "1 1/year", "per": "device", "detection": "2 min", "repair": "1 day"}},
+    "checkpoint": {"interval": "1 hour"},
+}  # fmt: skip
+
+
+def test_runs_that_are_interrupted_are_ranked_by_the_whole_run(file, tmp_path, capsys):
+    """Spares leave the step as it is, so that the first point was the best of all, and the others ties with it."""
+    file.write_text(json.dumps({**DATA, "run": RUN}))
+    words = (file, "--vary", "run.spares=0,1")
+    found = answered(capsys, *words)
+    times = [row["run.time_s"] for row in found["rows"]]
+    assert times[1] < times[0]
+    assert (found["goal"], found["best"]["run.spares"], found["ties"]) == ("run.time_s", 1, [])
+    assert found["rows"][0]["run.goodput"] < found["rows"][1]["run.goodput"]
+    assert not main(["sweep", *map(str, words)])
+    assert "> is the best by run.time_s, the time of the whole run\n" in capsys.readouterr().out
+    score = crossflow.sweep(file, {"run.spares": [0, 1]})
+    assert (score.ranked, score.best.points["run.spares"]) == ("run.time_s", (1,))
+    assert not main(["sweep", *map(str, words), "--write", str(tmp_path / "study.yaml")])
+    assert crossflow.run_study(tmp_path / "study.yaml", out=tmp_path / "out").summary.endswith("at 1")
+
+
+def test_runs_of_other_lengths_are_ranked_by_their_time_and_others_by_the_step(file, capsys):
+    file.write_text(json.dumps({**DATA, "run": {"tokens": 1e10}}))
+    assert answered(capsys, file, "--vary", "run.tokens=2e10,1e10")["best"]["run.tokens"] == 1e10
+    assert answered(capsys, file, "--vary", "strategy=tp8,tp4-dp2")["goal"] == "step_time_s"
+
+
 def test_coupled_values_go_together_and_the_study_does_the_same(file, tmp_path, capsys):
     words = (file, "--vary", "strategy=tp8-dp1,tp8-dp2", "--vary", "system.nodes=1..2", "--together", "strategy,system.nodes")
     found = answered(capsys, *words)
@@ -132,5 +161,10 @@ def test_jobs_are_ranked_by_their_iteration(capsys):
 def test_what_another_technology_leaves_as_it_is_is_told_as_in_a_study(system, path, told, capsys):
     words = ("--model", "llama3-8b", "--on", system, "--devices", "8", "--strategy", "dp8-z3", "--batch", "8")
     notes = answered(capsys, *words, "--vary", path)["notes"]
+    name, _, values = path.partition("=")
+    score = crossflow.sweep(
+        model="llama3-8b", on=words[3], values={name: [int(one) if one.isdigit() else one for one in values.split(",")]}
+    )
+    assert [*score.notes] == [*score[:1].notes] == notes
     assert len(notes) == bool(told)
     assert all(note.startswith(told) for note in notes)

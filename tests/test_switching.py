@@ -529,7 +529,7 @@ def test_ports_are_kept_by_named_switches_of_one_tier():
     plain = scenario(8, link="NVLink5", switch="NVLink5-switch")
     assert kept.architecture.networks["intra.switches"][0] > plain.architecture.networks["intra.switches"][0]
     assert (
-        "ports are kept for a further network (onward) by switches of one tier alone"
+        "only switches of a single tier keep ports for a further network (onward)"
         in crossflow.predict(scenario(576, link="CPO-200G", switch="NVLink5-switch", network={"onward": 1})).reason
     )
     with pytest.raises(CrossflowError, match=r"network.intra.onward: a torus2d has no tiers; leave it out"):

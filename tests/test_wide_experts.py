@@ -237,7 +237,7 @@ def test_training_has_no_copies_of_experts():
     trained = {"software": "megatron-core", "task": "training", "dtype": "bf16", "output": None, "prompt": None}
     with pytest.raises(StrategyError) as error:
         crossflow.predict(scenario(strategy="dp32-ep32-re32", **trained))
-    assert "redundant_experts = 32: a service alone keeps copies of experts; leave it out" in str(error.value)
+    assert "redundant_experts = 32: only a service keeps copies of experts; leave it out" in str(error.value)
 
 
 def test_plans_of_a_service_try_all_ranks_with_copies():

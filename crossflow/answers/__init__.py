@@ -61,7 +61,7 @@ DOORS = {
     "sections": ("model_name", "presets"),
     "service.served": ("ServedRequests",),
     "settings": ("*",),
-    "study.findings": ("cells", "header", "reach_of_ties", "technology_notes"),
+    "study.findings": ("cells", "header", "reach_of_ties"),
     "study.parquet": ("ParquetPoints", "rows"),
     "study.reading": ("locate", "read_study"),
     "study.records": ("PARQUET", "POINTS", "RUN", "TABLE", "held_in"),

@@ -354,7 +354,7 @@ def _between(run: Likeness, shared: Likeness, lacking: Sequence[str]) -> str:
     if not shared.device:
         return f"too few runs were measured on {run.device} itself, but enough on devices of its generation"
     if lacking == ["load"] and not run.load:
-        return "requests arrive as they like, and these runs kept a number of them going"
+        return "requests arrive at random times, and these runs kept a fixed number of them in flight"
     if lacking == ["stack"] and run.stack in ("", NO_STACK):
         return f"the software {'is changed' if not run.stack else 'is not named'}, and differs between these runs"
     named = " ".join(filter(None, (_lack(run, trait) for trait in lacking)))

@@ -165,7 +165,7 @@ def check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, doc
     problems += _interrupted(top, workload, system, document)
     problems += _of_job(top, workload, system, document)
     if workload.service.experts is not None and workload.service.pools:
-        what = "engines of a pool hold all of a model, and those of the strategy attend alone; leave it out, or leave out the experts"
+        what = "engines of a pool hold a whole model, those of the strategy compute attention only; leave it out, or the experts"
         problems.append(document.problem(("workload", "serving", "pools"), what))
     if problems:
         raise SpecError(problems)
@@ -205,7 +205,7 @@ def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document:
     if system.pools:
         yield document.problem(("job",), "a job is priced on devices of one kind only; leave it out, or system.pools")
     if top.run is not None and top.run.failures is not None:
-        what = "interruptions are known of training steps alone, and an iteration of a job has engines and other models beside them"
+        what = "interruptions are supported for training steps only, and an iteration of a job has engines and other models beside them"
         yield document.problem(("run", "failures"), f"{what}; leave it out, or job")
     if job.rolls_out and not workload.writes:
         yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")

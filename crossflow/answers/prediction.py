@@ -574,7 +574,7 @@ class Prediction(PlainData, Tabular):
             if not self.replayed:
                 rows["peak use"] = f"{100 * float(score.mfu[0]):.1f} % (MFU)"
                 rows["bound by"] = ", ".join(f"{name} {100 * share:.0f} %" for name, share in self.bound_by())
-        rows["memory"] = f"{show(needed, 'B')} of {show(capacity, 'B')} a device"
+        rows["memory"] = f"{show(needed, 'B')} of {show(capacity, 'B')} per device"
         rows |= {f"assumed {i + 1}": sentence for i, sentence in enumerate(self.assumptions)}
         rows |= {f"note {i + 1}": note for i, note in enumerate(self.notes)}
         parts = {name: float(value[0]) for name, value in score.breakdown.items()} if finite else {}

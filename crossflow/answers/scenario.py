@@ -488,7 +488,7 @@ def load(path: str | Path, settings: Iterable[str] = ()) -> Scenario:
 
 
 def _loaded(path: str | Path, settings: Sequence[str]) -> Scenario:
-    document = files.override(spelled_out(scenario_document(files.read_yaml(path), str(path)), settings), settings)
+    document = overridden(scenario_document(files.read_yaml(path), str(path)), settings)
     return resolved(document, Path(path).parent, name=Path(path).stem)
 
 
@@ -764,6 +764,20 @@ def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
             raise document.error(("strategy",), "auto chooses all of a strategy, and no key of it can be set; give one, such as tp4-dp2")
         named[("strategy",)] = opened(data.get("strategy"))
     return files.replaced(document, named) if named else document
+
+
+def overridden(document: Document, settings: Sequence[str]) -> Document:
+    """The document with settings over its sections spelled out; what names a whole section comes before what changes a key of it."""
+    sections = [_as_section(setting, settings) for setting in settings]
+    return files.override(spelled_out(document, settings), sorted(sections, key=lambda one: one.partition("=")[0] not in SHORT))
+
+
+def _as_section(setting: str, settings: Sequence[str]) -> str:
+    """A setting that names a section, as the section that it is short for where another setting reaches below it."""
+    section, _, name = setting.partition("=")
+    if section not in SHORT or name.lstrip()[:1] in ("", "{", "[") or not any(other.startswith(f"{section}.") for other in settings):
+        return setting
+    return f"{section}={{{SHORT[section]}: {name}}}"
 
 
 def _counted_otherwise(settings: Iterable[str]) -> str:

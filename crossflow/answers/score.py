@@ -42,6 +42,8 @@ EXPERTS = ("experts_memory_bytes", "experts_memory_capacity_bytes")  # columns o
 BUSY = ("attention_busy", "experts_busy")  # shares of a step in which either of two pools works
 ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
+WHOLE_RUN = "run.time_s"  # column by which those of a run are that is interrupted
+INTERRUPTED = "run.goodput"  # column that such runs have
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
@@ -55,6 +57,7 @@ _OF_A_DEVICE = {
     "throughput": "flop/s", "frequency": "Hz", "sustained_frequency": "Hz", "voltage": "V", "temperature": "K", "area": "m2", "power": "W",
     "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "write_bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
+_SENTENCES = ("reasons", "notes")  # fields that hold some, not a value a point
 FAR = ("second_memory_bytes", "second_memory_capacity_bytes")
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
@@ -179,6 +182,7 @@ class Score(PlainData, Tabular):
     points : values of the points by path, quantities in SI units; a table has them before its figures, `columns` does not.
     units : SI unit of the quantities among these paths.
     own : figures that a caller computes from columns, by name.
+    notes : what readers of all points must know, as sentences.
     """
 
     step_time: Array
@@ -221,6 +225,7 @@ class Score(PlainData, Tabular):
     points: Mapping[str, Sequence[Any] | Array] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """A score is published: its arrays, of which some are kept for later evaluations too, cannot be written to."""
@@ -270,18 +275,22 @@ class Score(PlainData, Tabular):
         return self.take([self._fastest])
 
     @property
-    def _times(self) -> Array:
-        """Times by which points are faster than others: of the iteration of a job, where there is one, else of the step. [s]"""
-        return np.nan_to_num(self.job["iteration_time_s"], nan=np.inf) if self.job else self.step_time
+    def ranked_times(self) -> Array:
+        """Times by which points are faster than others. [s]"""
+        times = {ITERATION: self.job, WHOLE_RUN: self.run}.get(self.ranked)
+        return self.step_time if times is None else np.nan_to_num(times[self.ranked.partition(".")[2]], nan=np.inf)
 
     @property
     def ranked(self) -> str:
-        """The column of these times."""
-        return ITERATION if self.job else "step_time_s"
+        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step."""
+        if self.job:
+            return ITERATION
+        of_runs = "goodput" in self.run or ("time_s" in self.run and any(path.startswith("run.") for path in self.points))
+        return WHOLE_RUN if of_runs else "step_time_s"
 
     @property
     def _fastest(self) -> int:
-        times = self._times
+        times = self.ranked_times
         return int(np.argmin(np.where(self.feasible, times, np.inf) if self.feasible.any() else times))
 
     @property
@@ -526,7 +535,7 @@ class Score(PlainData, Tabular):
                 kept[entry.name] = value[index]
             elif isinstance(value, Mapping):
                 kept[entry.name] = value if entry.name == "units" else {name: _picked(values, index) for name, values in value.items()}
-        return Score(**kept, reasons=self.reasons)
+        return Score(**kept, reasons=self.reasons, notes=self.notes)
 
     def plot(self, x: str | None = None, y: str = "step_time_s", *, by: str | None = None) -> Picture:
         """Draw a column over another column, or over values of the points; marker shapes say what bounds a point.
@@ -578,7 +587,7 @@ class Score(PlainData, Tabular):
         names += ["reason"] if not self.feasible.all() else []
         rows = ([written(table[name][i], self.unit_of(name)) for name in names] for i in range(min(len(self), html.MOST)))
         more = f"<div>{len(self) - html.MOST:,} more points; to_frame() has all of them</div>" if len(self) > html.MOST else ""
-        return html.text(repr(self)) + html.table(names, rows) + more
+        return html.text(repr(self)) + html.table(names, rows) + more + "".join(html.text(note) for note in self.notes)
 
     def __repr__(self) -> str:
         if not len(self):
@@ -587,12 +596,14 @@ class Score(PlainData, Tabular):
         points = "1 point" if len(self) == 1 else f"{len(self):,} points"
         if not self.feasible[best]:
             return f"Score({points}, 0 feasible; the fastest, at {best}: {self.why(best)})"
-        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self._times[best]), 's')} at {best})"
+        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')} at {best})"
 
 
 def ranked_time(columns: Mapping[str, Any]) -> Any:
-    """The column by which points are faster than others: the iteration of a job, where there is one, else the step. [s]"""
-    return columns.get(ITERATION, columns["step_time_s"])
+    """The column by which points are faster than others, the same as `Score.ranked` where nothing of `run` differs. [s]"""
+    if ITERATION in columns:
+        return columns[ITERATION]
+    return columns[WHOLE_RUN] if INTERRUPTED in columns and WHOLE_RUN in columns else columns["step_time_s"]
 
 
 def money(score: Score, point: int) -> dict[str, float]:
@@ -629,7 +640,7 @@ def refused(reasons: Sequence[str]) -> Score:
     n, sentences = len(reasons), [reason.replace("{", "{{").replace("}", "}}") for reason in reasons]
     known = tuple(dict.fromkeys(sentences))
     nothing: dict[str, Any] = {
-        entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name != "reasons"
+        entry.name: {} if entry.name in _GROUPS else np.full(n, np.nan) for entry in fields(Score) if entry.name not in _SENTENCES
     }
     nothing |= {"step_time": np.full(n, np.inf), "feasible": np.zeros(n, dtype=bool)}
     nothing |= {"trust": np.zeros(n, dtype=int), "samples_per_second": np.zeros(n), "tokens_per_second": np.zeros(n)}
@@ -643,8 +654,8 @@ def scatter(parts: Sequence[tuple[Index, Score]], n: int) -> Score:
     reasons = tuple(dict.fromkeys(sentence for _, part in parts for sentence in part.reasons))
     merged: dict[str, Any] = {}
     for entry in fields(Score):
-        if entry.name == "reasons":
-            merged["reasons"] = reasons
+        if entry.name in _SENTENCES:
+            merged[entry.name] = tuple(dict.fromkeys(sentence for _, part in parts for sentence in getattr(part, entry.name)))
         elif entry.name == "reason":
             codes = np.full(n, -1)
             for index, part in parts:

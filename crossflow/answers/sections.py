@@ -90,7 +90,8 @@ def library_of(changes: Mapping[str, Any], name: str, document: Document, base: 
 def _changed(library: TechLibrary, path: tuple[str, ...], value: Any) -> TechLibrary:
     quantity = library.quantity(path)
     if quantity is None:
-        raise CrossflowError("no quantity of the technology library stands here")
+        own = "; system.techlib names a library, which begins with another one by `extends`" if path[-1] == "like" else ""
+        raise CrossflowError(f"no quantity of the technology library stands here{own}")
     changed: TechLibrary = with_quantity(library, path, quantity.read(value))
     return changed
 

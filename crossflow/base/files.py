@@ -725,19 +725,9 @@ def with_settings(read: Callable[[Sequence[str]], Read], settings: Sequence[str]
             raise
         causes = [one for i, one in enumerate(settings) if _is_read(read, (*settings[:i], *settings[i + 1 :]))] or settings
         told = f" (with {', '.join(f'--set {shortened(one)}' for one in causes)})"
-        raise SpecError(_told_once(error.problems, elsewhere, told)) from None
-
-
-def _told_once(problems: Sequence[Problem], elsewhere: Sequence[Problem], told: str) -> Iterator[Problem]:
-    """Problems, of those that a setting makes in a file (`elsewhere`) each sentence once, and in how many other places it holds."""
-    said = {problem.message for problem in elsewhere}
-    often = Counter(problem.message for problem in problems if problem.message in said)
-    for problem in problems:
-        if problem.message not in said:
-            yield problem
-        elif more := often.pop(problem.message, 0):
-            also = "" if more == 1 else f"; so {more - 1} other place{'s' if more > 2 else ''} of the file"
-            yield dataclasses.replace(problem, message=f"{problem.message}{told}{also}")
+        raise SpecError(
+            dataclasses.replace(one, message=f"{one.message}{told}") if one in elsewhere else one for one in error.problems
+        ) from None
 
 
 def _is_read(read: Callable[[Sequence[str]], Any], settings: Sequence[str]) -> bool:

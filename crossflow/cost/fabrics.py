@@ -432,7 +432,7 @@ def _whole_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> t
     p = fabric.parameters
     nodes = -(-ranks // in_node)
     if collective == "all_to_all" or collective in ROOTED:
-        return ((_exchange_nodes if collective == "all_to_all" else _rooted_nodes)(fabric, ranks, in_node),)
+        return (_posted_nodes(fabric, collective, ranks, in_node),)
     hop = p.switch_step if _bonded(fabric, in_node) else p.direct_step
     long, short = (p.software_fill, p.software_step) if fabric.network in SOFTWARE else (p.rdma_hop, p.rdma_step)
     out, within = (nodes - 1, ranks - nodes) if ring_steps(collective, ranks) > 1 else (1, 0)
@@ -479,23 +479,21 @@ def _tree(fabric: Fabric, ranks: int, in_node: int, steps: int, chain: Array, in
     )
 
 
-def _exchange_nodes(fabric: Fabric, ranks: int, in_node: int) -> Way:
-    """All-to-all between nodes, all sends posted at once: what leaves a node passes its cards, the rest its links."""
-    p, volume = fabric.parameters, in_node * (ranks - in_node) / ranks
-    inside = _beside_network(fabric, "all_to_all", in_node, ranks)
-    if fabric.rails and in_node > 1:  # each part first goes to the device on the rail of its receiver
-        inside = inside + (ranks - in_node) / ranks * _beside_network(fabric, "all_to_all", in_node, in_node)
-    fill = p.software_fill if fabric.network in SOFTWARE else p.rdma_fill
-    per_byte = np.maximum(volume / _outside(fabric, in_node), inside)
-    return Way(base=p.launch + p.bulk_launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill + fill)
+def _posted_nodes(fabric: Fabric, collective: str, ranks: int, in_node: int) -> Way:
+    """All-to-all, gather or scatter between nodes, all sends posted at once: what leaves a node passes its cards, the rest its links.
 
-
-def _rooted_nodes(fabric: Fabric, ranks: int, in_node: int) -> Way:
-    """Gather or scatter between nodes, all sends posted at once: parts of other nodes pass the one card of the root's device."""
+    Of a gather or scatter the parts of other nodes pass the one card of the root's device, as many bytes of the buffer as pass each card
+    of an all-to-all.
+    """
     p = fabric.parameters
-    inside = in_node / ranks * _beside_network(fabric, "gather", in_node, in_node)
+    if collective in ROOTED:
+        inside = in_node / ranks * _beside_network(fabric, "gather", in_node, in_node)
+    else:
+        inside = _beside_network(fabric, "all_to_all", in_node, ranks)
+        if fabric.rails and in_node > 1:  # each part first goes to the device on the rail of its receiver
+            inside = inside + (ranks - in_node) / ranks * _beside_network(fabric, "all_to_all", in_node, in_node)
     fill = p.software_fill if fabric.network in SOFTWARE else p.rdma_fill
-    per_byte = np.maximum((ranks - in_node) / ranks * in_node / _outside(fabric, in_node), inside)
+    per_byte = np.maximum(in_node * (ranks - in_node) / ranks / _outside(fabric, in_node), inside)
     return Way(base=p.launch + p.bulk_launch + (ranks - 2) * p.post, per_byte=per_byte, fill=p.exchange_fill + fill)
 
 

@@ -19,7 +19,7 @@ DOORS = {
     "lasting.events": ("RunHistory", "RunSpan", "history"),
     "lasting.intervals": ("best_interval",),
     "lasting.record": ("FailureCause", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "SlowCause", "TimeShares"),
-    "lasting.renewal": ("best_spares", "expected"),
+    "lasting.renewal": ("best_spares", "expected", "first_of_bursts"),
     "lasting.saving": ("written_beside",),
     "lasting.spec": ("CheckpointSpec", "MaintenanceSpec", "Reliability", "ReliabilitySpec", "RestartSpec", "common",
         "load_named", "load_reliability", "rates"),

@@ -1,9 +1,9 @@
 """How a workload is divided over devices, and the program that follows.
 
 `strategy` reads three notations into one `Mesh` with named axes, says what it means for a workload (a graph's mesh, a `Plan`, a
-`Hierarchy`: `strategy.kinds`), lists the legal ones and holds many of them as arrays (`Layout`). `sharding` decides which rank holds which embedding
-table. `transform` makes the `Program` of a graph, `dlrm` that of a recommendation model; `blocks` has the kernels and messages of a
-transformer's layers, one of each kind, `shapes` the stages that they stand in, and `tables` how often a step runs and sends each.
+`Hierarchy`: `strategy.kinds`), lists the legal ones and holds many of them as arrays (`Layout`). `sharding` decides which rank holds
+which embedding table. `transform` makes the `Program` of a graph, `dlrm` that of a recommendation model; `blocks` has the kernels and
+messages of a transformer's layers, one of each kind, `shapes` the stages that they stand in, and `tables` how often each runs.
 `weights`, `activations` and `offload` say what devices and their hosts hold. `materialise` draws the whole super-graph.
 
 Takes a model and a strategy; gives programs and what they hold. Times are of `cost` and `engine`.

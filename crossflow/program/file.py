@@ -311,7 +311,7 @@ def _wrong_axes(found: ProgramFile) -> Wrong:
             if axis not in known:
                 yield path, f"'{axis}' is not an axis of the mesh{did_you_mean(axis, known)}; axes: {', '.join(known) or 'none'}"
         if len(axes) > 1 and any(axis in found.groups for axis in axes):
-            yield path, f"expected axes of the mesh, or one group alone, got {', '.join(axes)}"
+            yield path, f"expected axes of the mesh, or a single group, got {', '.join(axes)}"
         if len(set(axes)) < len(axes):
             yield path, f"expected each axis once, got {', '.join(axes)}"
 

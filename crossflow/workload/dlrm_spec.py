@@ -231,7 +231,7 @@ class DlrmSpec(SourcedSpec, WorkloadSpec):
     title: str = ""
     notes: str = ""
     sources: Mapping[str, str] = {}
-    tables: tuple[TablesSpec, ...] = Field(min_length=1, description="groups of equal tables (one group alone needs no list)")
+    tables: tuple[TablesSpec, ...] = Field(min_length=1, description="groups of equal tables (a single group needs no list)")
     dense_features: Dimension | None = Field(None, description="numbers of a sample; the bottom MLP's own width where absent")
     bottom: MlpSpec = Field(description="MLP of the dense features")
     interaction: InteractionSpec = Field(default_factory=InteractionSpec, description="how embeddings and dense features meet")

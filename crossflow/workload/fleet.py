@@ -38,7 +38,7 @@ class EnginePoolSpec(FileModel):
     strategy: str = Field(description="plan of one engine, such as tp4")
     workers: PositiveInt = Field(description="how many engines there are")
     classes: tuple[str, ...] = Field(
-        (), description="classes of requests that these engines alone serve, with `router: class`; others have all other engines"
+        (), description="classes of requests that only these engines serve, with `router: class`; all other classes have the other engines"
     )
 
 
@@ -59,7 +59,7 @@ class AutoscaleSpec(FileModel):
     least: PositiveInt = Field(description="replicas that always run; the replay begins with them")
     start: StartTime = Field(description="time from the start of a replica to its first request, for which it is paid, such as 90 s")
     signal: Literal["waiting", "load"] = Field(
-        "load", description="requests that are looked at, in the mean of running and starting replicas: those that wait, or all"
+        "load", description="requests per running or starting replica that decide: those that wait, or all"
     )
     up: Bound = Field(description="more of them start a replica")
     down: Bound = Field(description="fewer of them stop one, which takes no new request and ends when its last one has")

@@ -69,7 +69,7 @@ def _pruned(config: Mapping[str, Any]) -> Iterator[str]:
     found = config.get("sparsity_config")
     structure = found.get("sparsity_structure") if isinstance(found, Mapping) else None
     if structure not in (None, "", "0:0", "unstructured"):
-        yield f"its weights have {structure} sparsity, of which bytes and time take nothing unless the workload gives weight_sparsity: 2:4"
+        yield f"its weights have {structure} sparsity, which saves neither bytes nor time unless the workload gives weight_sparsity: 2:4"
 
 
 def _cached(config: Mapping[str, Any]) -> Iterator[str]:

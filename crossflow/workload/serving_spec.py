@@ -69,6 +69,7 @@ class TowerSpec(FileModel):
     layers: Dimension = Field(description="layers")
     hidden: Dimension = Field(description="elements of the vector of a patch")
     heads: Dimension = Field(description="attention heads")
+    head_dim: Dimension | None = Field(None, description="elements of a head; hidden / heads where absent")
     ffn: Dimension = Field(description="inner width of the MLP")
     gated: Flag = Field(False, description="whether the MLP multiplies two branches")
     biases: Flag = Field(True, description="whether linear layers have biases")
@@ -79,8 +80,8 @@ class TowerSpec(FileModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; give others")
+        if self.head_dim is None and self.hidden % self.heads:
+            raise ValueError(f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; give others, or head_dim")
         if self.window is None and "local" in self.pattern and "pattern" in self.model_fields_set:
             raise ValueError("pattern: local layers need a window, such as window: 64")
         return self
@@ -95,9 +96,9 @@ class TowerSpec(FileModel):
         """Keys of a workload that is this model, of an image whose sides are cut to whole tokens."""
         side = self.patch * self.merge
         return {
-            "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "ffn": self.ffn,
-            "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False, "head": "none",
-            "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
+            "model": "transformer", "layers": self.layers, "hidden": self.hidden, "heads": self.heads, "head_dim": self.head_dim,
+            "ffn": self.ffn, "gated": self.gated, "biases": self.biases, "norm": "layernorm", "positions": "learned", "causal": False,
+            "head": "none", "image": {"size": self.size // side * side, "patch": self.patch, "class_token": False},
             "window": None if self.window is None else {"size": self.window, "pattern": self.pattern},
         }  # fmt: skip
 
@@ -111,7 +112,7 @@ class ImagesSpec(BesideSpec):
     tower: TowerSpec | None = Field(
         None, description="model of images in the place of a name; of a workload whose model is a config.json, `size` alone will do"
     )
-    count: Annotated[float, Strict(), _ABOVE_ZERO] = Field(1.0, description="images of a prompt, in the mean")
+    count: Annotated[float, Strict(), _ABOVE_ZERO] = Field(1.0, description="mean number of images in a prompt")
     tokens: Dimension | None = Field(
         None, description="tokens of the prompt that one image becomes, which `prompt` counts; those of `tower` where absent"
     )
@@ -176,7 +177,7 @@ class GuidedSpec(FileModel):
     """Requests whose tokens follow a grammar or a schema: the host fills a mask of the tokens that may come next."""
 
     token: MaskTime = Field(description="time of the host for the mask of one token of one request, such as 40 us")
-    share: Probability = Field(1.0, description="share of the requests that write which are guided, in the mean of every step")
+    share: Probability = Field(1.0, description="share of the requests that are guided, on average over steps")
     overlapped: Flag = Field(True, description="whether masks are filled beside the kernels of a step; else the step waits for them")
 
 
@@ -210,7 +211,7 @@ class ServedAdaptersSpec(FileModel):
     """Low-rank adapters that requests of a service choose between; `adapters` of the workload says what one of them is."""
 
     count: Annotated[Dimension, Field(le=100_000)] = Field(description="how many there are")
-    share: Annotated[Probability, Field(gt=0)] = Field(1.0, description="share of the requests that use one; others use the model alone")
+    share: Annotated[Probability, Field(gt=0)] = Field(1.0, description="share of the requests that use one; others use none")
     skew: NonNegativeFloat = Field(
         0.0, description="exponent of Zipf's law by which requests choose: 0 of adapters that are all used alike, 1 where the second is "
         "used half as often as the first",
@@ -234,7 +235,7 @@ class ServingSpec(FileModel):
         "they are then read and end together for ever; requests of different lengths, or that begin at different times, mix",
     )
     speculation: SpeculationSpec | None = Field(None, description="speculative decoding")
-    images: ImagesSpec | None = Field(None, description="images in prompts; prompts are of words alone where absent")
+    images: ImagesSpec | None = Field(None, description="images in prompts; prompts have words only where absent")
     router: Literal["round_robin", "least_loaded", "two_choices", "prefix", "length", "slices", "class"] = Field(
         "round_robin",
         description="which replica a request goes to in a replay (`crossflow serve`): one after the other; the one with fewest requests; "

@@ -312,7 +312,7 @@ class VariantSpec(FileModel):
     head_dim: Dimension | None = Field(None, description="elements of a head's query and key, and of its value where `value_dim` is absent")
     value_dim: Dimension | None = Field(None, description="elements of a head's value")
     ffn: Dimension | None = Field(None, description="inner width of the MLP")
-    attention: Flag = Field(True, description="whether they mix tokens at all; without, they have an MLP or experts alone (Nemotron-NAS)")
+    attention: Flag = Field(True, description="whether they mix tokens at all; otherwise they have only an MLP or experts (Nemotron-NAS)")
     mlp: Flag = Field(True, description="whether they have an MLP or experts")
     experts: Flag = Field(True, description="whether they have the experts of the model; without, they keep its MLP")
     keys_as_values: Flag | None = Field(None, description="whether one product gives keys and values (Gemma 4)")
@@ -320,7 +320,7 @@ class VariantSpec(FileModel):
         None, description="whether they attend to the keys and values of an earlier layer and make none (Gemma 3n and 4)"
     )
     attention_sinks: Flag | None = Field(None, description="whether each head learns a sink")
-    cross: Flag | None = Field(None, description="whether they attend to `cross_tokens` of an image alone (Llama 3.2 Vision)")
+    cross: Flag | None = Field(None, description="whether they attend only to `cross_tokens` of an image (Llama 3.2 Vision)")
 
     @model_validator(mode="before")
     @classmethod
@@ -563,19 +563,21 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     norms: Whole = Field(2, ge=1, le=4, description="norms of a layer: 1 that attention and MLP share, 2 one each, 4 before and after each")
     qk_norm: Literal["shared", "per-head"] | None = Field(None, description="norm of queries and keys: one for all heads, or one each")
     biases: Flag = Field(False, description="whether linear layers have biases")
-    qkv_bias: Flag | None = Field(None, description="the same of queries, keys and values alone; `biases` where absent")
-    mlp_bias: Flag | None = Field(None, description="the same of the MLP alone; `biases` where absent")
+    qkv_bias: Flag | None = Field(None, description="the same for queries, keys and values only; `biases` where absent")
+    mlp_bias: Flag | None = Field(None, description="the same for the MLP only; `biases` where absent")
     head_bias: Flag | None = Field(None, description="the same of the product with the vocabulary; only a masked head's where absent")
     causal: Flag = Field(True, description="whether a token sees only those before it")
     window: WindowSpec | None = Field(None, description="sliding window or chunks of attention; all tokens are seen where absent")
     attention_gate: Flag = Field(False, description="whether a gate, as wide as the queries, weighs attention's output (Qwen3-Next)")
     attention_sinks: Flag = Field(False, description="whether each head learns a sink, a further logit of its softmax (gpt-oss)")
     keys_as_values: Flag = Field(False, description="whether one product gives keys and values, which differ by their norms (Gemma 4)")
-    cross: Flag = Field(False, description="whether layers attend to tokens of an image alone; of some layers, a variant's")
+    cross: Flag = Field(False, description="whether layers attend only to tokens of an image; set it on a variant for some layers only")
     cross_tokens: Dimension | None = Field(
         None, description="tokens of a sample's image, to which layers with `cross` attend; the tower that makes them does not run"
     )
-    shared_cache: Flag = Field(False, description="whether layers attend to keys and values of others; of some layers alone, a variant's")
+    shared_cache: Flag = Field(
+        False, description="whether layers attend to keys and values of other layers; for some layers, set it on a variant"
+    )
     head_gate: Flag = Field(False, description="whether one number of each head weighs attention's output (Step-3.5)")
     differential: Flag = Field(
         False, description="whether pairs of heads share a value and give the difference of what they attend to (arXiv:2410.05258);"
@@ -640,7 +642,7 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
         (), description="what fine-tuning leaves as it is: layer types, or layers such as layers:0-30; text lists them with commas"
     )
     adapters: AdaptersSpec | None = Field(
-        None, description="low-rank adapters (LoRA, QLoRA): they alone train; other tasks have them merged into the weights"
+        None, description="low-rank adapters (LoRA, QLoRA): only they train; other tasks have them merged into the weights"
     )
     prompt: Dimension | None = Field(
         None,

@@ -25,6 +25,7 @@ SIZES: Mapping[str, tuple[str, ...]] = {
     "width": ("embed_dim", "hidden_size", "width", "d_model", "vt_hidden_size"),
     "layers": ("num_hidden_layers", "depth", "layers", "encoder_layers", "vt_num_hidden_layers"),
     "heads": ("num_attention_heads", "num_heads", "attention_heads", "heads", "vt_num_attention_heads"),
+    "attention": ("qkv_hidden_size",),
     "inner": ("intermediate_size", "encoder_ffn_dim", "mlp_dim", "vt_intermediate_size"),
     "patch": ("patch_size", "spatial_patch_size"),
 }
@@ -100,6 +101,8 @@ def vision_tower(config: Mapping[str, Any], at: Sequence[str] = ()) -> dict[str,
     merge = _merged(part, outer)
     if type(tokens) is int and tokens > 0 and {"size", "patch"} <= found.keys():
         merge = round(found["size"] / found["patch"] / tokens**0.5)
+    if (whole := _size(part, "attention")) and not whole % found.get("heads", whole + 1):
+        found["head_dim"] = whole // found["heads"]
     of_kind = {"gated": kind.gated, "biases": kind.biases} if kind else {}
     return {**found, **_windows(part, found), "merge": merge, **of_kind}
 
@@ -169,17 +172,18 @@ def _parameters(config: Mapping[str, Any], outer: Mapping[str, Any], language: M
     """Parameters of a tower of a known kind with all its sizes."""
     kind = _kind(config, outer)
     d, layers, patch, inner = *(_size(config, key) for key in ("width", "layers", "patch")), _inner(config, kind)
+    attention = _size(config, "attention") or d
     if kind is None or not (d and layers and inner and patch):
         return None
     target = _whole(config.get("out_hidden_size")) or _whole(language.get("hidden_size"))
     widths = {"d": d, "m": d * _whole(_merged(config, outer)) ** 2, "t": target, "": 0}
-    return layers * _layer(kind, d, inner) + _ends(kind, config, d, patch) + _projectors(kind, config, widths)
+    return layers * _layer(kind, d, attention, inner) + _ends(kind, config, d, patch) + _projectors(kind, config, widths)
 
 
-def _layer(kind: TowerKind, d: int, inner: int) -> int:
-    """Parameters of a layer: attention, MLP and norms."""
-    biases = (4 * d + (2 if kind.gated else 1) * inner + d) * kind.biases
-    return 4 * d * d + (3 if kind.gated else 2) * d * inner + biases + (2 * kind.norm_vectors + kind.further) * d
+def _layer(kind: TowerKind, d: int, attention: int, inner: int) -> int:
+    """Parameters of a layer: attention, whose heads are so wide together, MLP and norms."""
+    biases = (3 * attention + d + (2 if kind.gated else 1) * inner + d) * kind.biases
+    return 4 * d * attention + (3 if kind.gated else 2) * d * inner + biases + (2 * kind.norm_vectors + kind.further) * d
 
 
 def _ends(kind: TowerKind, config: Mapping[str, Any], d: int, patch: int) -> int:

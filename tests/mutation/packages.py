@@ -12,7 +12,7 @@ LIMIT = 5  # seconds of processor time that a test may take beyond five times wh
 TESTS = {
     "cost": "cost_anchors energy_anchors sharding_anchors offload_anchors emulation collectives fabrics roofline tiling waves lookups "
     "nearby one_price spread software events_list attention_kernels experts expert_overlap products power unlike shared_links "
-    "wide_experts tiers tier_anchors host_times faster_links",
+    "wide_experts tiers tier_anchors host_times faster_links expert_anchors chunk_anchors second_memory_anchors",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels "
     "embedding experts wide_experts jax_texts",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
@@ -24,7 +24,7 @@ TESTS = {
     "unlike",
     "parallel": "step_anchors offload_anchors zero_anchors chunk_anchors cross_anchors sharding_anchors dlrm_anchors strategy_anchors "
     "transformer_step memory dlrm dlrm_program mtp offload blocks windows stages recomputed transform repeated_modules sharding "
-    "expert_overlap materialise sparse statespace rwkv adapters served_adapters families",
+    "expert_overlap materialise sparse statespace rwkv adapters served_adapters families pass_anchors cache_anchors table_anchors tiers",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters expert_pools "
     "rising_rates images",
@@ -35,7 +35,7 @@ TESTS = {
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
-    "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links",
+    "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links draft_anchors engine_anchors",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
     "transformer_step switches",

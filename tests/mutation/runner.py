@@ -200,7 +200,7 @@ def _first_failure(
     except Exception as error:  # a constant of a module that cannot be computed
         return f"import: {error!r}"
     _forget()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    _bound_memory()
     modules = _modules()
     for item, after, limit in zip(items, [*items[1:], None], limits, strict=True):
         signal.setitimer(signal.ITIMER_PROF, limit)  # whose end ends the process
@@ -208,6 +208,13 @@ def _first_failure(
             return item.nodeid
         _bring_back(modules)
     return ""
+
+
+def _bound_memory() -> None:
+    """Bound the address space, where no lower bound is set that cannot be raised."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    least = MEMORY if hard == resource.RLIM_INFINITY else min(MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (least, least))
 
 
 def _modules() -> dict[str, types.ModuleType]:

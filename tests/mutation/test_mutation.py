@@ -1,5 +1,6 @@
 """Planted mistakes are noticed, and what is no mistake is left alone."""
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from tests.javascript.node import ASSETS, NODE
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
+from tests.mutation.runner import _bound_memory, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -65,6 +67,18 @@ def test_every_file_of_tests_answers_for_a_package_or_for_none_that_computes():
     asked = {name for tests in TESTS.values() for name in tests.split() if "/" not in name}
     assert asked <= names
     assert names - asked == set(OTHERS.split()) | {RECORDED}
+
+
+def test_a_lower_bound_on_memory_is_kept():
+    """Raising it fails, which looks as if the mistake had been noticed."""
+    bound = 7 * 2**30, 7 * 2**30
+
+    def bounded():
+        resource.setrlimit(resource.RLIMIT_AS, bound)
+        _bound_memory()
+        return resource.getrlimit(resource.RLIMIT_AS)
+
+    assert in_fork(bounded) == bound
 
 
 @pytest.mark.thorough  # a tool's own test, in a process that collects a package's

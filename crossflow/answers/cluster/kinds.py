@@ -90,6 +90,7 @@ def kind_of_jobs(
         devices = None if shape is None else math.prod(shape)
         return _with_checkpoint(ClusterJobKind(devices=devices, time=None, power=power, slice=shape), spec)
     network = {} if ground is None or shape is None else ground.settings(shape)
+    _check_whole_nodes(spec, system)
     scenario = _scenario(spec, section, base, network)
     if scenario.system.name != system.name:
         raise CrossflowError(f"scenario: it runs on {scenario.system.name}, and the cluster is of {system.name}; leave its system out")
@@ -104,6 +105,13 @@ def kind_of_jobs(
         raise CrossflowError(f"scenario: {many}, and its slice has {math.prod(shape):,}; leave out spares, or give another slice")
     lasting = spec.time is not None and task_of(scenario) == "serving"
     return replace(found, slice=shape, lasting=lasting)
+
+
+def _check_whole_nodes(spec: JobsSpec, system: SystemSpec) -> None:
+    """CrossflowError for devices of a scenario that leave a node in parts, which the system would say of itself."""
+    node, many = system.devices_per_node, spec.devices.number if spec.devices is not None else None
+    if many is not None and many > node and many % node:
+        raise CrossflowError(f"devices: {many:,} devices do not fill nodes of {node}; give a multiple of {node}, or fewer than that")
 
 
 def _slice(spec: JobsSpec, ground: SliceGround) -> SliceShape | None:

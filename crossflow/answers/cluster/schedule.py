@@ -14,7 +14,7 @@ from crossflow.answers.bands import LEVELS, Trust
 from crossflow.answers.cluster.opening import OpenedCluster, opened_cluster
 from crossflow.answers.evaluation.replay_statistics import spread
 from crossflow.answers.planning.opening import Overrides, as_settings
-from crossflow.answers.scenario import spelled_out
+from crossflow.answers.scenario import overridden
 from crossflow.base import files
 from crossflow.base.arrays import Array, divide
 from crossflow.base.errors import CrossflowError
@@ -218,7 +218,7 @@ class ScheduledJobs(PlainData, Tabular):
     def __repr__(self) -> str:
         mean = lasting(float(self.waiting["mean"] or 0.0))
         many = f"{len(self.found.jobs):,} jobs on {self.found.room.devices:,} devices"
-        return f"ScheduledJobs({self.cluster.name!r}: {many}, {100 * self.utilisation:.1f} % in use, {mean} of waiting in the mean)"
+        return f"ScheduledJobs({self.cluster.name!r}: {many}, {100 * self.utilisation:.1f} % in use, {mean} of waiting on average)"
 
 
 def schedule(source: str | Path | Mapping[str, Any], settings: Overrides = ()) -> ScheduledJobs:
@@ -263,7 +263,7 @@ def _scheduled(document: Document, base: Path | None, name: str, settings: Any) 
         named = f"name it in one: system: {{template: {document.file}}}; `crossflow init example campus` writes one to begin with"
         raise document.error(("kind",), f"this is a system, and a cluster has jobs; {named}")
     document = Document(file=document.file, data=data, lines=document.lines)
-    document = files.override(spelled_out(document, settings), settings)
+    document = overridden(document, settings)
     if isinstance(document.data, Mapping) and "workload" in document.data and "jobs" not in document.data:
         raise document.error(("workload",), "this is a scenario, and a cluster has jobs; name it in one: jobs: [{scenario: FILE.yaml}]")
     cluster = opened_cluster(document, base, name)

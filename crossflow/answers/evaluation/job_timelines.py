@@ -25,7 +25,7 @@ from crossflow.parallel.strategy.plan import Plan
 MOST_EVENTS = 20_000  # of steps; of more, those of a phase are one event
 WRITING = "rollout"
 PASS, TRAINING = "_pass", "training"
-UNEVEN = "{name}: devices that differ are of a step alone; leave out job for its training step, or --uneven"
+UNEVEN = "{name}: devices that differ are supported for a single step only; leave out job to see its training step, or leave out --uneven"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from crossflow.answers.evaluation.likeness import iterations_of, likeness, trust
 from crossflow.answers.scenario import Scenario
 
 MOST_TRUSTED = "extrapolated"  # of jobs that write answers: iterations were compared with few published ones, whose lengths are not known
-NO_LENGTHS = "of published iterations the mean length of answers is known alone"
+NO_LENGTHS = "published iterations give the mean length of answers only"
 KNOWN = ("device", "family")  # devices whose iterations are like published ones; of others nobody knows how errors of phases add up
 
 

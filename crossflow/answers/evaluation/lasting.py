@@ -19,7 +19,7 @@ from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
 from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, SlowCause, TimeShares
-from crossflow.engine.lasting.renewal import best_spares, expected
+from crossflow.engine.lasting.renewal import best_spares, expected, first_of_bursts
 from crossflow.engine.lasting.saving import written_beside
 from crossflow.engine.lasting.spec import CheckpointSpec, Reliability, RestartSpec, common, rates
 from crossflow.hardware.architecture.model import Architecture
@@ -67,10 +67,10 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     assert spec is not None  # the caller has looked
     saved = saved_state(scenario, system, device, score, members)
     nodes = np.ceil(score.devices / system.devices_per_node)
-    middle = _causes(spec, score.devices, nodes)
     checkpoint = length.checkpoint or CheckpointSpec()
-    failing = sum((one.rate for one in middle), np.zeros(1))
     restart = sum(restart_times(length, spec, saved.load).values(), np.zeros(1))
+    middle = _causes(spec, score.devices, nodes, restart)
+    failing = sum((one.rate for one in middle), np.zeros(1))
     maintenance = length.maintenance
     run = LongRun(
         causes=middle, nodes=nodes, interval=_interval(checkpoint, saved, failing, score.step_time), stall=saved.costs, commit=saved.commit,
@@ -85,16 +85,16 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
     return Interrupted(run=run, saved=saved, shares=expected(run))
 
 
-def _causes(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[FailureCause, ...]:
-    """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates."""
+def _causes(spec: Reliability, devices: Array, nodes: Array, restart: Array, end: str = "rate") -> tuple[FailureCause, ...]:
+    """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates; restarts take so long. [s]"""
     many = _units(devices, nodes)
+    stopping = {name: one for name, one in spec.causes.items() if one.slowdown is None}
+    all_of_it = [getattr(rates(spec, name), end) * many[one.per] for name, one in stopping.items()]
+    first = first_of_bursts(all_of_it, [one.again for one in stopping.values()], restart)
     return tuple(
-        FailureCause(
-            name=name, rate=getattr(rates(spec, name), end) * many[one.per] * (1.0 - one.again), detection=one.detection + one.diagnosis,
-            repair=one.repair, silent=one.silent, again=one.again,
-        )
-        for name, one in spec.causes.items() if one.slowdown is None
-    )  # fmt: skip
+        FailureCause(name=name, rate=rate, detection=one.detection + one.diagnosis, repair=one.repair, silent=one.silent, again=one.again)
+        for (name, one), rate in zip(stopping.items(), first, strict=True)
+    )
 
 
 def _slow(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[SlowCause, ...]:
@@ -185,8 +185,8 @@ def lasting_run(
     """
     assert scenario.reliability is not None  # the caller has looked
     found = interrupted(scenario, system, device, score, members)
-    ends = ((scenario.reliability, score.devices, found.run.nodes, end) for end in ("low", "high"))
-    low, high = (expected(replace(found.run, causes=_causes(*one), slow=_slow(*one))) for one in ends)
+    ends = ((scenario.reliability, score.devices, found.run.nodes, found.run.restart, end) for end in ("low", "high"))
+    low, high = (expected(replace(found.run, causes=_causes(*one), slow=_slow(*one[:3], one[-1]))) for one in ends)
     shares, n = found.shares.shares, len(score)
     good = _ending(found.shares.goodput)
     computing = (shares["useful"] + shares["shrunk"] + shares["slowed"] + shares["lost_work"]) / good

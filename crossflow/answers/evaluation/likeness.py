@@ -75,7 +75,7 @@ UNMEASURED: Mapping[str, str] = {
     "residual_streams": "hyper-connections", "per_layer": "embeddings of each layer",
     "weight_sparsity": "2:4 sparsity of weights", **{key: form.unmeasured for key, form in FORMS.items() if form.unmeasured},
 }  # fmt: skip
-FROZEN = "no fine-tuning of some layers alone was measured in this way"
+FROZEN = "no fine-tuning of only some layers was measured in this way"
 OF_ADAPTERS = "no service with low-rank adapters was measured"
 OF_FARTHER = "errors of measured runs say nothing of points so far away"
 OF_CHANGED = "the device is changed"
@@ -305,7 +305,7 @@ def _latents(scenario: Scenario) -> str:
     if not isinstance(workload, TransformerSpec) or workload.latent is None or kind_of(workload) != TOKENS:
         return ""
     known = [str(device["name"]) for device in _devices() if LATENTS in device.get("measured", ())]
-    return f"services with latent attention were measured on {' and '.join((', '.join(known[:-1]), known[-1]))} alone"
+    return f"services with latent attention were measured only on {' and '.join((', '.join(known[:-1]), known[-1]))}"
 
 
 def _domain(scenario: Scenario, node: int) -> str:

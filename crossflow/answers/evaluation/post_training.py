@@ -47,7 +47,7 @@ OF_TRAINING = ("adapters", "frozen", "uneven")  # keys of a workload that neithe
 OF_STEPS = ("sequence", "global_batch", "task")  # keys that say what a step computes
 APART = ("job", "run", "requests", "workload", "strategy", "software", "placement", "name", "title", "notes")
 PLACES = {"system": "devices", "requests.prompt": "prompt", "requests.output": "answer"}  # of a rollout, where its service is wrong
-SHORT = "workload.sequence: {has:,} tokens of a sample are fewer than prompt and answer have in the mean, {needs:,}; give at least that"
+SHORT = "workload.sequence: {has:,} tokens per sample are fewer than prompt and answer have on average, {needs:,}; give at least that"
 NOISE = 3.0  # standard errors of the mean of lengths that are drawn
 CROWDED = "job: models that take turns on a device need {needed} of its memory, of {capacity}; give job.offload: true, or divide more"
 SAME = 1e-9  # share of a part below which nothing of it is lacking [1]
@@ -212,7 +212,7 @@ def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
     if not isinstance(plan, Plan) or plan.dp > 1:
         raise StrategyError(f"{place}: expected the plan of one engine, such as tp2, got {spec.strategy}")
     if plan != Plan(tp=plan.tp, cp=plan.cp, pp=plan.pp, ep=plan.ep, etp=plan.etp):
-        raise StrategyError(f"{place}: an engine is divided by tp, pp, cp and ep alone, as in tp4-pp2; got {spec.strategy}")
+        raise StrategyError(f"{place}: an engine is divided by tp, pp, cp and ep only, as in tp4-pp2; got {spec.strategy}")
     engines, left = divmod(devices, plan.devices)
     if left or not engines:
         raise StrategyError(f"{place}: engines of {plan.devices} devices do not fill {devices}; give job.rollout.devices, or another plan")

@@ -50,7 +50,7 @@ NOTES = (
     "Elasticities are those of a change by 10 %.",
 )  # fmt: skip
 BY_PHASES = "Spans, and how far a number leads, take the rollout for a service in steady state, and leave the transfer to engines as it is."
-OF_TIMES = "Spans, and how far a number leads, are told of times and rates alone."
+OF_TIMES = "Spans, and how far a number leads, are given for times and rates only."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ SCANNED = 6  # parameters that are scanned for the next bottleneck
 ALIKE = "Parameters with the same effect are shown once."
 SHARES = (
     "A share of a budget is raised without taking from the others: where the shares then add up to more than 1 the design "
-    "cannot be built, and its time is what the share alone would bring."
+    "cannot be built, and its time is what that share would bring by itself."
 )
 OVERDRIVE = ("nominal_voltage", "threshold_voltage")  # a lower one is no better by itself: it moves where clock and power are known
 RATED = ("nominal_voltage", "maximum_voltage")

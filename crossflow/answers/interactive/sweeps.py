@@ -15,6 +15,7 @@ from crossflow.answers.planning.each import with_plans
 from crossflow.answers.planning.keywords import OF_STRATEGY, paths, plain_names, short_paths, varied_degrees
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, data_of, left_open
 from crossflow.answers.points import Together, by_path, is_together, read_together
+from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, larger_is_better, no_column
 from crossflow.answers.search.pareto import non_dominated
 from crossflow.base.arrays import Array, Index
@@ -51,7 +52,7 @@ def sweep(
 
     Returns
     -------
-    Score, a row a combination; its `to_frame` begins with the swept values, quantities in SI units.
+    Score, a row a combination; `to_frame` begins with the swept values, in SI units, `notes` say what a technology leaves as it is.
 
     Raises
     ------
@@ -85,7 +86,16 @@ def sweep(
         points = with_plans(start, points)
     found = evaluate(start, points, figures=figures, errors=errors)
     names = {name: named_points[name] for name in together}
-    return replace(found, points={**names, **found.points}) if names else found
+    return replace(found, points={**names, **found.points}, notes=_notes(start, points))
+
+
+def _notes(start: Scenario, points: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """What a study of the same points says of their technology; nothing where they differ in the workload and its strategy alone."""
+    if not any(path.startswith(("system.", "techlib.")) for path in points):
+        return ()
+    from crossflow.answers.study.findings import technology_notes  # with all that studies need
+
+    return tuple(technology_notes(start, points, "a study of these points (`crossflow sweep --write`)"))
 
 
 def swept_paths(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.answers import scenario
-from crossflow.answers.scenario import AutoStrategy, Scenario, resolved, scenario_document, spelled_out, steady
+from crossflow.answers.scenario import AutoStrategy, Scenario, overridden, resolved, scenario_document, spelled_out, steady
 from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.arrays import plain
@@ -64,7 +64,7 @@ def unplanned(source: ScenarioSource, settings: Overrides = ()) -> tuple[Scenari
     if isinstance(source, Scenario) and source.auto is not None and not texts:
         return source, ()
     anything = files.with_settings(lambda some: _opened(document, base, name, like, some, ANY), texts)
-    if files.override(document, texts).data.get("strategy") in (None, ANY, AUTO):
+    if overridden(document, texts).data.get("strategy") in (None, ANY, AUTO):
         return anything, ()
     try:
         return _opened(document, base, name, like, texts), ()
@@ -95,7 +95,7 @@ def left_open(source: ScenarioSource, settings: Overrides = (), *, given: bool =
 def data_of(source: ScenarioSource, settings: Overrides = ()) -> Mapping[str, Any]:
     """Plain data of a scenario with settings; empty where it is none, which reading it says."""
     texts = as_settings(settings)
-    data = files.override(spelled_out(_document(source)[0], texts), texts).data
+    data = overridden(_document(source)[0], texts).data
     return data if isinstance(data, Mapping) else {}
 
 
@@ -178,7 +178,7 @@ def _check_no_name(path: Path) -> None:
 def _opened(
     document: Document, base: Path | None, name: str, like: Scenario | None, settings: Sequence[str], strategy: str | None = None
 ) -> Scenario:
-    document = files.override(spelled_out(document, settings), settings)
+    document = overridden(document, settings)
     if strategy is not None:
         return resolved(_with(document, strategy), base, name, like)
     if isinstance(document.data, Mapping) and document.data.get("strategy") == AUTO:

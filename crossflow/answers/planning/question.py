@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from crossflow.answers.scenario import spelled_out
+from crossflow.answers.scenario import overridden
 from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
@@ -75,7 +75,7 @@ class Question:
             **({} if self.requests is None else {"requests": self.requests}),
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
-        said = files.override(spelled_out(Document(file=self.asker, data=data), settings), settings).data
+        said = overridden(Document(file=self.asker, data=data), settings).data
         if not all(isinstance(said[section], Mapping) for section in ("system", "workload")):
             return Document(file=self.asker, data=data), ()  # a setting made a section something else, which its reader refuses
         if said["workload"].get("task", "training") == "training":

@@ -40,7 +40,7 @@ def requests(source: RequestedSource, settings: Overrides = ()) -> DescribedRequ
     >>> import crossflow
     >>> asked = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "duration": "10 min", "prompt": 1000, "output": 200}
     >>> crossflow.requests(asked)
-    DescribedRequests('drawn': 1,190 in 9.98 min, 1.99 a second, 1,000 tokens in and 200 out in the mean)
+    DescribedRequests('drawn': 1,190 in 9.98 min, 1.99 a second, 1,000 tokens in and 200 out on average)
     >>> crossflow.requests(asked, "requests.rate_scale=2").trace.arrival.size
     2398
     """

@@ -120,9 +120,9 @@ def check(space: Space, settings: SearchSettings) -> None:
         _check_enumerable(space)
     if isinstance(settings, Local) and not space.dimensions:
         searcher = getattr(settings, "searcher", "")
-        raise CrossflowError(f"searcher {searcher}: the space has options alone; use exhaustive, random, tpe or nsga2")
+        raise CrossflowError(f"searcher {searcher}: the space has options only; use exhaustive, random, tpe or nsga2")
     if isinstance(settings, OptunaSettings) and settings.searcher == "cma-es" and any(len(option.values) > 1 for option in space.options):
-        raise CrossflowError("searcher cma-es: it moves quantities alone, and the space has options; use tpe, nsga2 or gradient, or `over`")
+        raise CrossflowError("searcher cma-es: it searches quantities only; the space has options; use tpe, nsga2 or gradient, or `over`")
 
 
 def _check_enumerable(space: Space) -> None:

@@ -203,7 +203,7 @@ def unlike_images(workload: WorkloadSpec) -> Iterator[str]:
 def _at_work(layout: Layout, service: Service) -> Layout:
     """Plans with the replicas that have something to do: of fewer requests in flight than replicas each is alone, and the others rest.
 
-    Replicas that share out experts make every step together, and each has its share of the requests in the mean.
+    Replicas that share out experts make every step together, and each has its share of the requests on average.
     """
     flight = layout.micro_batch * layout.microbatches
     share = np.where((service.rate == 0) & (layout.ep == 1.0), np.minimum(flight, 1.0), 1.0)

@@ -17,7 +17,7 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import RANKED, larger_is_better, ranked_time, unit_of
+from crossflow.answers.score import INTERRUPTED, RANKED, WHOLE_RUN, larger_is_better, ranked_time, unit_of
 from crossflow.answers.search.division import SPREAD
 from crossflow.answers.search.goals import LOSS, REGRET
 from crossflow.answers.search.portfolio import PortfolioProblem
@@ -44,6 +44,7 @@ Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the
 BEST = "best"  # folder of the best designs of several searches
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 TIED = 5  # points that are named which cannot be told from the fastest
+TIMED = (*RANKED, WHOLE_RUN, INTERRUPTED)  # columns that say which point is the fastest
 SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
@@ -375,7 +376,7 @@ class Fastest(NamedTuple):
 
 def fastest(columns: Mapping[str, Any]) -> Fastest:
     """The fastest point, the first of those that are as fast, gone through a block at a time."""
-    names = ("feasible", *RANKED)
+    names = ("feasible", *TIMED)
     rows = feasible = 0
     best: dict[bool, tuple[float, int]] = {True: (np.inf, -1), False: (np.inf, -1)}
     for block in tables.in_blocks(columns, names):
@@ -414,7 +415,7 @@ def _ties(study: Study, view: View, levels: Collection[str]) -> str:
         return ""
     named: list[int] = []
     count = first = 0
-    for block in tables.in_blocks(view.columns, ("feasible", *RANKED)):
+    for block in tables.in_blocks(view.columns, ("feasible", *TIMED)):
         times, fits = tables.numbers(ranked_time(block)), np.asarray(block["feasible"], dtype=bool)
         near = first + np.flatnonzero(fits & (times <= best.time * (1.0 + reach)))
         near = near[near != best.place]
@@ -435,7 +436,8 @@ def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection
     paths : in which the points differ; points that do not do the same are not compared.
     levels : how far the points can be trusted.
     """
-    if any(path.split(".")[0] in ("workload", "software") for path in paths):
+    sections = {path.split(".")[0] for path in paths}
+    if sections & {"workload", "software"} or sections == {"run"}:  # of one step its error is the same for all
         return None
     run = likeness(scenario)
     if "extrapolated" in levels and run.seen != GENERATED:

@@ -13,7 +13,7 @@ from typing import Any
 from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.answers.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
-from crossflow.answers.score import ITERATION
+from crossflow.answers.score import INTERRUPTED, ITERATION, WHOLE_RUN
 from crossflow.answers.search.division import SPREAD, BudgetDivision
 from crossflow.answers.search.shares import choices_of
 from crossflow.answers.settings import pointed
@@ -132,6 +132,7 @@ class Study:
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
         names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
         names += [ITERATION] if self.scenario.post_training is not None else []
+        names += [INTERRUPTED, WHOLE_RUN] if self.scenario.reliability is not None else []
         names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
         shown = [name for plot in spec.plots for name in (getattr(plot, "x", None), *getattr(plot, "where", {}))]
         names += ["strategy"] if "heatmap" in kinds or any(name in PARTS for name in shown) else []
@@ -280,7 +281,7 @@ class _Swept:
                     values |= {path: list(named) for path, named in as_shipped(scenario, {swept: listed}).items()}
         paths = [path for name in values for path in by_path({name: values[name]}, together)]
         if twice := next((path for i, path in enumerate(paths) if path in paths[:i]), None):
-            raise document.error(("sweep",), f"'{twice}' is swept twice; a path is swept alone, or with others under one name")
+            raise document.error(("sweep",), f"'{twice}' is swept twice; sweep a path by itself, or with others under one name")
         return cls(values=values, together=together)
 
     @property

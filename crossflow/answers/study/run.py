@@ -403,7 +403,7 @@ class _Bar:
     def seen(self, score: Score) -> None:
         """Scores of designs on the way to rows."""
         self._seen += len(score)
-        self._see(score.job.get("iteration_time_s", score.step_time), ~score.feasible)
+        self._see(score.ranked_times, ~score.feasible)
         self.tell()
 
     def rows(self, columns: Mapping[str, Any], count: int) -> None:

@@ -82,7 +82,7 @@ def _told(row: ComparedSystem) -> Iterator[tuple[str, RenderableType]]:
         yield row.system, Text(f"cannot run: {row.reason}", "red")
         return
     memory = f"{show(row.figure('memory_bytes'), 'B')} of {show(row.figure('memory_capacity_bytes'), 'B')}"
-    what = f"{row.strategy}, {memory} a device, MFU {percent(row.figure('mfu'))}, bound by {row.prediction.score.bound_by[0]}\n"
+    what = f"{row.strategy}, {memory} per device, MFU {percent(row.figure('mfu'))}, bound by {row.prediction.score.bound_by[0]}\n"
     yield row.system, Text.assemble(what, page.trusted(row.prediction.trust))
 
 

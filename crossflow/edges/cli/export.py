@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,10 @@ from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.launch import tensorrt_llm
 from crossflow.edges.launch.deepspeed import CONFIG
-from crossflow.edges.launch.launch import write
+from crossflow.edges.launch.launch import Launch, write
 
 FORMS = (".sh", ".toml", ".json", ".yaml", ".yml")  # endings that say what a file holds
+FLAGS = 6  # without meaning for a prediction that are named
 MOST = 3000  # plans that are looked through
 
 
@@ -93,20 +95,32 @@ def inexpressible(plans: Plans, kind: str) -> frozenset[str]:
     return frozenset(one.strategy for one in plans if refused(one))
 
 
-def deliver(found: ExportedPlan, arguments: argparse.Namespace) -> None:
-    """Write the file, or print it where none is named, and say which plan it is."""
+def deliver(found: ExportedPlan, arguments: argparse.Namespace, launch: Launch | None = None) -> None:
+    """Write the file, or print it where none is named, and say which plan it is, and what of the launch file it does not have."""
     if arguments.output is not None:
         with files.named_by("-o"):
             files.write_text(arguments.output, found.text)
     elif not arguments.json:
         sys.stdout.write(found.text)
     said = [f"wrote {arguments.output}"] if arguments.output is not None else []
-    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} a device"
+    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} per device"
     if found.skipped:
         before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
         why = "; ".join(line.removeprefix("- ") for line in found.reason.splitlines()[1:]) or found.reason
         said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}: {why}")
     elif not arguments.json and arguments.output is None:
         said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
+    said += [] if launch is None else _left_out(launch, found.text)
     for line in said:
         page.log(f"crossflow: {line}")
+
+
+def _left_out(launch: Launch, text: str) -> list[str]:
+    """A sentence on the flags of a launch file that are not in what is written, since they set nothing of a scenario."""
+    written = frozenset(re.split(r"[\s=]+", text))
+    lacking = [[flag for flag in dict.fromkeys(one.flag for one in some) if flag not in written]
+               for some in (launch.unmodelled, launch.ignored)]  # fmt: skip
+    named = [*lacking[0], *lacking[1][:FLAGS]]
+    more = len(lacking[0]) + len(lacking[1]) - len(named)
+    cure = "add them to what is written, or let --diff -o change the file itself"
+    return [f"of {launch.file} is not written: {', '.join(named)}{f' and {more} more' if more else ''}; {cure}"] if named else []

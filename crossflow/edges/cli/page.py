@@ -28,7 +28,7 @@ from crossflow.base.files import json_text
 from crossflow.base.names import visible
 from crossflow.edges.cli.log import quiet
 
-UNPRICED = "no price is known; give one: --set 'system.operation.price=2 USD/hour' (of a device)"
+UNPRICED = "no price is known; give one: --set 'system.operation.price=2 USD/hour' (per device)"
 WIDTH = 100  # columns of a page that goes to no terminal, where COLUMNS does not say
 UNBROKEN = 10_000  # columns of a table whose rows are lines, however long
 GAP, MARGIN, NARROW = 2, 4, 24  # between columns of a table, beside it, and of the column that wraps in a table that is too wide

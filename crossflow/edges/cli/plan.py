@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         for sentence in (*(f"assumed: {one}" for one in assumed), *(f"note: {one}" for one in plans.notes)):
             page.log(f"crossflow: {sentence}")
     if found is not None:
-        export.deliver(found, arguments)
+        export.deliver(found, arguments, launch)
 
 
 Opened = tuple[ScenarioSource, tuple[str, ...], "Launch | None"]  # what describes a scenario, what was assumed, and a launch file
@@ -134,7 +134,7 @@ def headline(plans: Plans) -> Group:
     scenario = plans.scenario
     title = page.first_line(scenario.name, f"  {scenario.workload.model} on {scenario.fleet}")
     rows: dict[str, RenderableType] = {"plans": Text(plans.counts, "bold" if plans.fitting else "bold red")}
-    rows["memory"] = f"{show(plans[0].capacity, 'B')} a device"
+    rows["memory"] = f"{show(plans[0].capacity, 'B')} per device"
     if plans.tight:
         rows["tight"] = f"leaves less than {percent(plans.margin)} of memory (--margin)"
     rows["trust"] = page.trusted(plans.trust)
@@ -211,7 +211,7 @@ def own(plans: Plans) -> Group:
     mine, best = plans.own, plans.chosen
     if mine is None:
         return Group()
-    job = "" if mine.part is None else f"{_figure(mine.value, plans.objective)} an iteration, a step "
+    job = "" if mine.part is None else f"{_figure(mine.value, plans.objective)} per iteration, a step "
     told = f"{mine.strategy}: {job}{_time(mine)}, {show(mine.needed, 'B')}"
     if not mine.feasible:
         told += f", infeasible: {mine.reason}"

@@ -39,8 +39,8 @@ _SERVING = {
     "output_throughput_tokens_per_s": "output", "request_throughput_per_s": "requests a second",
 }  # fmt: skip
 _RUN = {
-    "time_s": "time", "device_hours": "device-hours", "normalised_device_hours": "in A100s", "cost_usd": "rent",
-    "energy_j": "devices", "facility_energy_j": "whole nodes",
+    "time_s": "time", "device_hours": "device-hours", "normalised_device_hours": "A100-hours", "cost_usd": "rent",
+    "energy_j": "energy of devices", "facility_energy_j": "energy from the grid",
 }  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _served(figures: Mapping[str, float | None]) -> dict[str, RenderableType]:
         verb = "request is" if writing == "1" else "requests are"
         rows["on average"] = f"{writing} {verb} writing, {waiting}; prefill runs {reading} of the time"
     if (held := known.get("experts_memory_bytes")) is not None:
-        of = f"{show(held, 'B')} of {show(known['experts_memory_capacity_bytes'], 'B')} a device"
+        of = f"{show(held, 'B')} of {show(known['experts_memory_capacity_bytes'], 'B')} per device"
         attending, feeding = percent(known["attention_busy"]), percent(known["experts_busy"])
         rows["two pools"] = f"attention is busy {attending} of a step, experts {feeding}, which fill {of}"
         size, taken = show(known["exchange_bytes"], "B"), show(known["exchange_time_s"], "s")
@@ -199,7 +199,7 @@ def _energy(prediction: Prediction) -> str:
     millions = score.per_million()
     counted = [what for what in ("tokens", "samples") if f"energy_j_per_million_{what}" in millions][:1]
     each = "".join(f", {show(number(millions[f'energy_j_per_million_{what}']), 'J')} per million {what}" for what in counted)
-    energy = f"{show(number(score.energy), 'J')} a step{each}, {show(power, 'W')} in all"
+    energy = f"{show(number(score.energy), 'J')} per step{each}, {show(power, 'W')} in total"
     if prediction.scenario.system.pools:
         return energy
     return f"{energy}; {device.watts_per_device(power, round(number(score.devices)), prediction.device)}"
@@ -272,12 +272,12 @@ def job(prediction: Prediction) -> Group:
         "iteration": f"{show(found['iteration_time_s'], 's')} on {count(found['devices'])} devices, most of it {_phase(found['bound_by'])}",
         "trust": found["trust_text"],
         "throughput": f"{found['samples_per_second']:,.4g} samples/s, {found['tokens_per_second']:,.0f} tokens/s",
-        "memory": f"{show(found['memory_bytes'], 'B')} of a device of training at most",
+        "memory": f"{show(found['memory_bytes'], 'B')} per training device at most",
     }
     rent = f", {show(found['cost_usd'], 'USD')} of rent" if "cost_usd" in found else ""
     rows["energy"] = f"{show(found['energy_j'], 'J')}{rent}"
     if "mean_answer" in found:
-        rows["answers"] = f"{found['mean_answer']:,.0f} tokens in the mean, {found['longest_answer']:,.0f} at most"
+        rows["answers"] = f"{found['mean_answer']:,.0f} tokens on average, {found['longest_answer']:,.0f} at most"
         rows["idle"] = ", ".join(f"{name} {percent(share)}" for name, share in idle.items())
     told = {_phase(name): f"{show(time, 's')}  {percent(time / found['iteration_time_s'])}" for name, time in phases.items()}
     head = page.heading(f"An iteration of the job ({found['kind']})")
@@ -357,11 +357,11 @@ def memory(prediction: Prediction) -> Group:
     parts = [(size / whole, page.shade_of(i)) for i, size in enumerate(kinds.values())]
     bar = page.stacked(parts, page.columns() - 6, track=True)
     host, room = number(score.host_memory), number(score.host_capacity)
-    beside = [page.indented(Text(f"on the host {show(host, 'B')} of {show(room, 'B')} a device"))] if host else []
+    beside = [page.indented(Text(f"on the host {show(host, 'B')} of {show(room, 'B')} per device"))] if host else []
     if far := score.second:
         kept, room, lasts = (number(far[f"second_memory_{name}"]) for name in ("bytes", "capacity_bytes", "lifetime_s"))
         worn = f", worn out after {show(lasts, 's')}" if math.isfinite(lasts) else ""
-        beside.append(page.indented(Text(f"on the second memory {show(kept, 'B')} of {show(room, 'B')} a device{worn}")))
+        beside.append(page.indented(Text(f"on the second memory {show(kept, 'B')} of {show(room, 'B')} per device{worn}")))
     whose = " of the experts' devices" if score.experts_left[0] <= score.memory_left[0] else ""
     title = _memory_title(needed, capacity, tight=bool(score.tight()[0]), whose=whose)
     return Group(title, page.indented(bar), page.indented(_legend(kinds, needed, capacity)), *beside, stages(prediction))
@@ -405,7 +405,7 @@ def sharding(prediction: Prediction) -> Group:
 def _memory_title(needed: float, capacity: float, *, tight: bool, whose: str = "") -> Text:
     over = f", {show(needed - capacity, 'B')} too much" if needed > capacity else ""
     little = f", tight: less than {percent(MARGIN)}{whose} left" if tight else ""
-    words = f"  {show_beyond(needed, capacity, 'B') if over else show(needed, 'B')} of {show(capacity, 'B')} a device{over}{little}"
+    words = f"  {show_beyond(needed, capacity, 'B') if over else show(needed, 'B')} of {show(capacity, 'B')} per device{over}{little}"
     return Text.assemble("\n", ("Memory", "bold"), (words, "red" if over else "yellow" if tight else "dim"))
 
 

@@ -82,8 +82,8 @@ def _rows(found: DescribedRequests) -> Iterator[tuple[str, RenderableType]]:
         yield "tokens", f"{count(arrivals.rate * found.prompt.mean)} a second in, {count(arrivals.rate * found.output.mean)} out"
     if (follow := int((~trace.first).sum())) > 0:
         pause = LengthSpread.of(trace.pause[~trace.first])
-        sessions = f"{found.sessions:,} sessions or users of {len(found) / found.sessions:.3g} requests in the mean"
-        yield "sessions", f"{sessions}; {follow:,} follow others, after a pause of {show(pause.mean, 's', 3)} in the mean"
+        sessions = f"{found.sessions:,} sessions or users of {len(found) / found.sessions:.3g} requests on average"
+        yield "sessions", f"{sessions}; {follow:,} follow others, after a pause of {show(pause.mean, 's', 3)} on average"
     if found.seen is not None:
         yield "prefixes", f"{percent(found.seen)} of prompt tokens begin an earlier prompt too, in blocks of {trace.block} tokens"
 

@@ -53,19 +53,19 @@ def _answers(found: ScheduledJobs) -> Iterator[tuple[str, RenderableType]]:
     if found.trust is not None:
         yield "trust", page.trusted(found.trust)
     yield "queues", page.trusted(found.trusts["queues"])
-    yield "in use", f"{percent(found.utilisation)} of the devices in the mean"
-    yield "queue", f"{found.queue:.3g} jobs wait in the mean, each {lasting(float(found.waiting['mean'] or 0.0))}"
+    yield "in use", f"{percent(found.utilisation)} of the devices on average"
+    yield "queue", f"{found.queue:.3g} jobs wait on average, each {lasting(float(found.waiting['mean'] or 0.0))}"
     if found.boxless is not None:
-        yield "slices", f"a job waits {lasting(found.boxless)} in the mean while enough devices are free, and not together"
+        yield "slices", f"on average a job waits {lasting(found.boxless)} while enough devices are free, but not together"
     if found.shared is not None:
         mean, tail = (f"{value:.3g}" for value in (found.shared.mean(), found.shared.max()))
-        yield "shared links", f"what jobs do takes {mean} times as long as alone in the mean, {tail} times at most"
+        yield "shared links", f"jobs take {mean} times as long as without others on average, {tail} times at most"
         yield "links", page.trusted(found.trusts["links"])
     if found.cluster.policy.kind in ("gang", "preemptive"):
         yield "preemptions", f"{int(found.found.preemptions.sum()):,}"
-    yield "power", f"{show(found.power, 'W')} in the mean, {show(found.account.peak_power, 'W')} at most"
+    yield "power", f"{show(found.power, 'W')} on average, {show(found.account.peak_power, 'W')} at most"
     yield "energy", show(found.energy, "J")
-    yield "money", Text(page.UNPRICED, "dim") if money is None else f"{dollars(money)} for all devices, at rest too"
+    yield "money", Text(page.UNPRICED, "dim") if money is None else f"{dollars(money)} for all devices, idle ones included"
     yield (
         "carbon",
         Text("unknown: system.operation.carbon_intensity or carbon_by_hour gives it", "dim") if carbon is None else show(carbon, "kg"),

@@ -75,7 +75,7 @@ def _verdict(found: ServedRequests) -> Text:
         return Text.assemble(("infeasible: ", "bold red"), (str(found.reason), "red"))
     many = f"{len(found.trace):,} requests in {show(found.span, 's')}"
     if found.attained is None:
-        return Text.assemble(("served", "bold green"), f": {many}; no class has targets (requests.targets)")
+        return Text.assemble(("served", "bold green"), f": {many}; no targets are set (requests.targets)")
     style = "bold green" if found.attained >= 0.99 else "bold yellow" if found.attained >= 0.9 else "bold red"
     share = "over 99.9 %" if 0.9995 <= found.attained < 1.0 else percent(found.attained)
     return Text.assemble((f"{share} within targets", style), f": {many}")
@@ -84,22 +84,22 @@ def _verdict(found: ServedRequests) -> Text:
 def _answers(found: ServedRequests) -> dict[str, RenderableType]:
     cache, queue = found.cache, found.queue
     good = "" if found.goodput is None else f", {count(found.goodput)} within targets"
-    hits = "" if cache["hit_rate"] is None else f"; {percent(float(cache['hit_rate']))} of prompts' tokens were in the cache"
+    hits = "" if cache["hit_rate"] is None else f"; {percent(float(cache['hit_rate']))} of prompt tokens hit the prefix cache"
     spent = found.cost["usd_per_million_output_tokens"]
     money: RenderableType = Text(page.UNPRICED, "dim")
     if spent is not None:
-        money = f"{dollars(spent)} per million output tokens, {dollars(float(found.cost['usd_per_request'] or 0.0))} a request"
-    begins = "" if math.isnan(found.phases.filled) else f"{show(found.phases.filled, 's')} until as many requests are there as later; "
+        money = f"{dollars(spent)} per million output tokens, {dollars(float(found.cost['usd_per_request'] or 0.0))} per request"
+    begins = "" if math.isnan(found.phases.filled) else f"{show(found.phases.filled, 's')} until the load is steady; "
     return {
         "requests a second": f"{count(found.requests_per_second)}{good}",
         "output": f"{count(found.output_tokens_per_second)} tokens/s",
         "queue": f"{queue['mean']:.3g} requests on average, {queue['peak']:,.0f} at most; each waits {show(queue['mean_wait_s'], 's')}",
         "cache": f"{percent(float(cache['mean_use'] or 0.0))} in use, {percent(float(cache['peak_use'] or 0.0))} at most, of "
-        f"{cache['tokens']:,.0f} tokens an engine{hits}",
+        f"{cache['tokens']:,.0f} tokens per engine{hits}",
         "preemptions": f"{found.preemptions:,}",
         **({} if found.adapter_loads is None else {"adapters": f"{found.adapter_loads:,} fetched from the host"}),
         **_comings(found),
-        "energy": f"{show(found.energy / found.written, 'J')} an output token, {show(found.power, 'W')} in all",
+        "energy": f"{show(found.energy / found.written, 'J')} per output token, {show(found.power, 'W')} in total",
         "money": money,
         "warm-up": f"{begins}{show(found.phases.emptied, 's')} from the last arrival to the end",
     }  # fmt: skip

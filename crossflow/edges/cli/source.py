@@ -29,6 +29,7 @@ _REQUESTS_APART = (
     "which workload has task: serving and neither prompt, output nor global_batch"
 )
 _FLAGS = 6  # without meaning that a page names
+_LENGTH = "a run is as long as"  # how tables of flags say that a flag is the length of a run
 
 
 def scenario_of(arguments: argparse.Namespace) -> tuple[Scenario, tuple[str, ...]]:
@@ -102,7 +103,7 @@ def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[
     if arguments.command == "serve" and asked is None and not any(one.startswith("requests") for one in arguments.settings):
         raise CrossflowError(f"{launch.file}: flags do not say what the service is asked; give it with --requests FILE")
     document = launch.document(arguments.on, settings, None if asked is None else section_of(asked))
-    said = [*_read(launch), *([] if "requests" in document.data or arguments.command == "predict" else _replayed(launch))]
+    said = [*_read(launch, document), *([] if "requests" in document.data or arguments.command == "predict" else _replayed(launch))]
     return document, tuple(said), launch
 
 
@@ -125,16 +126,17 @@ def _launch(arguments: argparse.Namespace) -> Launch:
     return written(devices=(arguments.nodes or arguments.devices) * node)
 
 
-def _read(launch: Launch) -> Iterator[str]:
+def _read(launch: Launch, document: files.Document) -> Iterator[str]:
     """Sentences on how a launch file was read: what is not modelled, what is not known, and how much means nothing for a prediction."""
     software = launch.software if isinstance(launch.software, str) else f"{launch.software['like']} with changes by flags"
     yield f"{launch.file} read as {launch.kind}, run by {software}"
     yield from (f"not modelled: {remark}" for remark in launch.unmodelled)
     yield from map(str, launch.notes)
-    if launch.ignored:
-        flags = "1 flag changes" if len(launch.ignored) == 1 else f"{len(launch.ignored)} flags change"
-        more = " ..." if len(launch.ignored) > _FLAGS else ""
-        yield f"{flags} nothing that a prediction says: {', '.join(remark.flag for remark in launch.ignored[:_FLAGS])}{more}"
+    lengths = [remark for remark in launch.ignored if remark.why.startswith(_LENGTH)]
+    yield from map(str, lengths if document.data.get("run") is None else ())
+    if idle := [remark.flag for remark in launch.ignored if remark not in lengths]:
+        flags, more = "1 flag changes" if len(idle) == 1 else f"{len(idle)} flags change", " ..." if len(idle) > _FLAGS else ""
+        yield f"{flags} nothing that a prediction says: {', '.join(idle[:_FLAGS])}{more}"
 
 
 def _replayed(launch: Launch) -> Iterator[str]:

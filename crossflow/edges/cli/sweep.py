@@ -21,7 +21,7 @@ from crossflow.answers.interactive.sweeps import sweep, swept_paths
 from crossflow.answers.planning.opening import ScenarioSource, data_of, unplanned
 from crossflow.answers.planning.question import INSTEAD
 from crossflow.answers.score import Score, larger_is_better, no_column
-from crossflow.answers.study.findings import cells, header, reach_of_ties, technology_notes
+from crossflow.answers.study.findings import cells, header, reach_of_ties
 from crossflow.answers.study.reading import read_study
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
@@ -33,8 +33,10 @@ from crossflow.edges.cli.source import source_of
 from crossflow.edges.cli.varying import MOST, parts, varied
 
 _EXAMPLE = "strategy=tp8,tp4-dp2"
-_TIMES = ("job.iteration_time_s", "step_time_s")
-_FIGURES = ("e2el_s", *_TIMES, "tokens_per_second", "mfu", "memory_needed_bytes")
+_RUN = "run.time_s"
+_OF_RUNS = ("run.goodput", _RUN)
+_TIMES = ("job.iteration_time_s", _RUN, "step_time_s")
+_FIGURES = ("e2el_s", "job.iteration_time_s", "step_time_s", "tokens_per_second", "mfu", "memory_needed_bytes")
 _MONEY = ("usd_per_million_tokens", "usd_per_million_samples")
 _WHOLE = ("nodes", "devices", "batch")  # options of a question that are whole numbers
 SweptValues = dict[str, Any]  # by path, or settings by name of what changes together
@@ -61,11 +63,10 @@ def run(arguments: argparse.Namespace) -> None:
     except CrossflowError:
         _refuse_lists(arguments)
         raise
-    told = technology_notes(unplanned(source, arguments.settings)[0], score.points, "the study that --write makes")
     score = replace(
         score, points={path: each for path, each in score.points.items() if path not in values or not isinstance(values[path], dict)}
     )
-    _show(arguments, score, assumed, told, _ties(source, arguments.settings, score, arguments.sort))
+    _show(arguments, score, assumed, _ties(source, arguments.settings, score, arguments.sort))
 
 
 def _with_strategies(source: Any, values: SweptValues, settings: Sequence[str]) -> SweptValues:
@@ -184,7 +185,7 @@ def _write_study(arguments: argparse.Namespace, source: ScenarioSource, values: 
     page.log(f"wrote {path}: run it with crossflow study {shlex.quote(str(path))}")
 
 
-def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], told: Sequence[str], tied: Sequence[int]) -> None:
+def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], tied: Sequence[int]) -> None:
     """Write the table, or JSON, and the files that were asked for."""
     table = score.table()
     names = _columns(arguments, score, table)
@@ -197,7 +198,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         page.emit_json({
             "points": len(score), "feasible": int(score.feasible.sum()), "goal": goal,
             "best": None if best is None else {name: _plain(table[name][best]) for name in names},
-            "ties": [shown.index(i) for i in tied], "rows": rows, "assumptions": list(assumed), "notes": list(told),
+            "ties": [shown.index(i) for i in tied], "rows": rows, "assumptions": list(assumed), "notes": list(score.notes),
         })  # fmt: skip
     else:
         texts = [_texts(score, name, table[name]) for name in names]
@@ -207,7 +208,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
         _emit(
             ["", *(header(name, names) for name in names)],
             lines,
-            [*_notes(score, goal, best, tied, assumed), *(f"note: {one}" for one in told)],
+            [*_notes(score, goal, best, tied, assumed), *(f"note: {one}" for one in score.notes)],
         )
     for path in arguments.output:
         if path.suffix.lower() == TABLE:
@@ -246,7 +247,8 @@ def _columns(arguments: argparse.Namespace, score: Score, table: Mapping[str, An
             raise CrossflowError(no_column(name, list(table)))
     if arguments.sort and not np.issubdtype(np.asarray(table[arguments.sort]).dtype, np.number):
         raise CrossflowError(f"--sort {arguments.sort}: it holds no numbers; sort by a column of numbers, such as step_time_s")
-    known = [name for name in (*_FIGURES, *_MONEY) if name in table and np.isfinite(np.asarray(table[name], dtype=float)).any()]
+    of_runs = [*_OF_RUNS] if score.ranked == _RUN else []
+    known = [name for name in (*of_runs, *_FIGURES, *_MONEY) if name in table and np.isfinite(np.asarray(table[name], dtype=float)).any()]
     figures = asked or [*known, "bound_by"]
     why = ["reason"] if not score.feasible.all() else []
     return list(dict.fromkeys([*score.points, *([arguments.sort] if arguments.sort else []), *figures, "trust", *why]))
@@ -270,7 +272,7 @@ def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: s
     if reach is None:
         return []
     table = score.table()
-    column = "e2el_s" if "e2el_s" in table and sort is None else score.ranked
+    column = sort or ("e2el_s" if "e2el_s" in table else score.ranked)
     times = np.where(score.feasible, np.asarray(table[column], dtype=float), np.inf)
     best = int(times.argmin())
     return [int(i) for i in np.flatnonzero(times <= times[best] * (1.0 + reach)) if i != best] if np.isfinite(times[best]) else []
@@ -278,7 +280,8 @@ def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: s
 
 def _notes(score: Score, goal: str, best: int | None, tied: Sequence[int], assumed: Sequence[str]) -> Iterator[str]:
     feasible = int(score.feasible.sum())
-    marks = [*([f"> is the best by {goal}"] if best is not None else []), *(["= cannot be told from it"] if tied else [])]
+    of_run = ", the time of the whole run" if goal == _RUN else ""
+    marks = [*([f"> is the best by {goal}{of_run}"] if best is not None else []), *(["= cannot be told from it"] if tied else [])]
     marks += ["x cannot run"] if feasible < len(score) else []
     yield f"{len(score):,} points, {feasible:,} feasible; {', '.join(marks)}"
     levels = Counter(level for level, fits in zip(score.trusted, score.feasible, strict=True) if fits)

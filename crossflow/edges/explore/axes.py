@@ -60,7 +60,7 @@ def movable(scenario: Scenario) -> dict[str, Control]:
 def _fixed(control: Control) -> str:
     """Why a control cannot be moved by itself; "" where it can."""
     if control.stack is not None:
-        return "is a share of a budget, which others would have to give; it moves on the page of a running crossflow alone"
+        return "is a share of a budget, which others would have to give; it moves only on the page of a running crossflow"
     if control.kind == "name":
         return "" if len(control.options) > 1 else "has no other value"
     return "" if control.least is not None else "has no range to move in"

@@ -69,7 +69,7 @@ def _plans(found: ComparedSystems) -> str:
 def _plan(row: ComparedSystem) -> str:
     if row.prediction is None or not row.feasible:
         return f'<section class="card"><h2>{text(row.system)}</h2><div class="bad">cannot run: {text(row.reason)}</div></section>\n'
-    memory = f"{show(row.figure('memory_bytes'), 'B')} of {show(row.figure('memory_capacity_bytes'), 'B')} a device"
+    memory = f"{show(row.figure('memory_bytes'), 'B')} of {show(row.figure('memory_capacity_bytes'), 'B')} per device"
     told = f"{memory}, MFU {100 * row.figure('mfu'):.1f} %, bound by {row.prediction.score.bound_by[0]}"
     trust = f"{row.prediction.trust.text}{f' ({row.prediction.trust.basis})' if row.prediction.trust.basis else ''}"
     return (

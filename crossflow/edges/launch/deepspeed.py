@@ -190,7 +190,7 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if "activations" in plan.offload:
         values["activation_checkpointing.cpu_checkpointing"] = True
         if plan.recompute != "full":
-            unsaid.append(f"offload: activations with recompute: {plan.recompute}: DeepSpeed moves the inputs of checkpointed layers alone")
+            unsaid.append(f"offload: activations with recompute: {plan.recompute}: DeepSpeed moves only the inputs of checkpointed layers")
     if plan.recompute == "full":
         values |= {"--gradient_checkpointing": "true"}
     elif plan.recompute != "none":

@@ -211,7 +211,7 @@ def shortfall(launch: Launch, found: Sequence[FlagChange], best: Scenario) -> st
     if launch.kind == "dynamo" or meant == wanted:  # whose workers are counted beside the flags
         return ""
     paths = sorted(path for path in {**(meant or {}), **wanted} if (meant or {}).get(path) != wanted.get(path))
-    return f"these flags alone do not say all of it ({', '.join(paths)}): write the file anew with --export {launch.kind}"
+    return f"these flags do not say all of it ({', '.join(paths)}): write the file anew with --export {launch.kind}"
 
 
 def plan_of_file(scenario: Scenario) -> dict[str, Any]:

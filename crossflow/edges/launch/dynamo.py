@@ -101,7 +101,7 @@ def meaning(workers: Sequence[GivenWorker], file: str, told: str | None = None) 
     reading = _same([one for one in meant if one.reads], notes)
     main = writing or reading
     if not writing:
-        problems.append(Problem(file=file, message="expected workers that write answers; all of them read prompts (prefill) alone"))
+        problems.append(Problem(file=file, message="expected workers that write answers; all of them only read prompts (prefill)"))
     fields = _replicated(main)
     if writing and reading:
         fields |= _read(reading, fields, notes)

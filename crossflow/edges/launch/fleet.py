@@ -55,7 +55,7 @@ def _problem(scenario: Scenario, plan: Plan, workload: TransformerSpec) -> str:
     if plan.ep > 1:
         return f"replicas that share out experts ({scenario.strategy_text}) are no servers of their own"
     if workload.serving.prefill is not None:
-        return "engines that read prompts alone hand their caches over by a connector, which a script of servers does not place"
+        return "engines that only read prompts hand their caches over by a connector, which a script of servers does not set up"
     if plan.devices // plan.dp > scenario.hosts[0]:
         return f"an engine has {plan.devices // plan.dp} devices, more than the {scenario.hosts[0]} of a node"
     if workload.serving.router not in POLICIES:

@@ -61,7 +61,8 @@ def data_degree(found: Found, devices: int, parts: Mapping[str, int], flag: str)
         cut *= size
     if devices % cut:
         told = " x ".join(parts), " x ".join(map(str, parts.values()))
-        return 1, (found.problem(flag, f"{devices} devices are not divisible by {told[0]} = {told[1]}"),)
+        cure = f"count a multiple of {cut} (--devices {-(-devices // cut) * cut}), or write other degrees"
+        return 1, (found.problem(flag, f"{devices} devices are not divisible by {told[0]} = {told[1]} = {cut}; {cure}"),)
     return devices // cut, ()
 
 

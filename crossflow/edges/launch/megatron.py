@@ -109,7 +109,7 @@ def _mixture(found: Found, fields: FlatSettings, problems: list[Problem], remark
         yield from ((path, None) for path in fields if path.startswith("workload.experts.") or path == "strategy.ep")
         return
     if fields["strategy.ep"] > 1 and found.values.get("moe-token-dispatcher-type", "allgather") == "allgather":
-        why = "allgather, also where it is not given: predicted as an exchange of those tokens alone that an expert takes (alltoall)"
+        why = "allgather, also where it is not given: predicted as an exchange of only the tokens that an expert takes (alltoall)"
         remarks.append(found.remark("moe-token-dispatcher-type", why))
     if found.values["num-experts"] > fields["strategy.ep"] and not found.values.get("moe-grouped-gemm"):
         remarks.append(found.remark("moe-grouped-gemm", "not given: predicted as given, with the experts of a rank in one grouped product"))
@@ -339,7 +339,7 @@ def flags(settings: FlatSettings, plan: Plan) -> Flags:
         values |= own
         said |= names
     if plan.schedule != "1f1b":
-        unsaid.append(f"schedule: {plan.schedule}: Megatron-Core has 1f1b alone, with or without virtual_stages")
+        unsaid.append(f"schedule: {plan.schedule}: Megatron-Core has only 1f1b, with or without virtual_stages")
     order = several(plan)
     if settings["strategy.placement"] == Plan().placement:
         pass
@@ -386,9 +386,9 @@ def _say_sharding(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Said
     if group:
         values["num-distributed-optimizer-instances"] = plan.dp * plan.cp // group
     if other := [what for what in plan.offload if what != "optimizer"]:
-        unsaid.append(f"offload: {', '.join(other)}: Megatron's flags send the optimizer's states to the host alone")
+        unsaid.append(f"offload: {', '.join(other)}: Megatron's flags send only the optimizer's states to the host")
     elif plan.offload and not zero:
-        unsaid.append("offload: optimizer with zero: 0: Megatron's host keeps the states of its distributed optimizer alone (zero: 1)")
+        unsaid.append("offload: optimizer with zero: 0: Megatron's host keeps only the states of its distributed optimizer (zero: 1)")
     elif plan.offload:
         values |= {"optimizer-cpu-offload": True, "use-precision-aware-optimizer": True}
     return values, said
@@ -486,7 +486,7 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> SaidFla
     if wide:
         ends = _ends(wide, settings["workload.layers"])
         if ends is None:
-            unsaid.append(f"workload.wide_layers: {', '.join(wide)}: Megatron keeps first and last layers in 16 bits alone")
+            unsaid.append(f"workload.wide_layers: {', '.join(wide)}: Megatron keeps only first and last layers in 16 bits")
         else:
             names = ("num-layers-at-start-in-bf16", "num-layers-at-end-in-bf16")
             values |= {"first-last-layers-bf16": True, **dict(zip(names, ends, strict=True))}

@@ -61,7 +61,7 @@ def ranks_of(settings: FlatSettings, plan: Plan, engine: str, unsaid: list[str])
     ranks = ServerRanks(width=span, groups=span // plan.tp, replicas=plan.tp * plan.dp // span, ep=plan.ep if mixture else 1)
     divided = mixture and ranks.divides
     if plan.tp > 1 and plan.sequence_parallel != divided:
-        has = f"{engine} has {str(divided).lower()} here" if mixture else f"{engine} divides the tokens of mixtures of experts alone"
+        has = f"{engine} has {str(divided).lower()} here" if mixture else f"{engine} divides the tokens of mixtures of experts only"
         unsaid.append(f"sequence_parallel: {str(plan.sequence_parallel).lower()}: {has}")
     return ranks
 

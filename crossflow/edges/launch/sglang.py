@@ -176,7 +176,7 @@ def _residents(found: Found, fields: FlatSettings, idle: list[Remark], missing: 
     """Adapters, and the room of the cache, of servers that write answers."""
     if fields["workload.task"] != "serving":
         named = (name for name in ("enable-lora", "max-total-tokens") if name in found.values)
-        idle.extend(found.remark(name, "workers for prompts alone are predicted without it") for name in named)
+        idle.extend(found.remark(name, "workers that only read prompts are predicted without it") for name in named)
         return
     yield from meant_adapters(found, SGLANG, idle, missing)
     if "max-total-tokens" in found.values:

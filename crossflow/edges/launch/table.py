@@ -38,7 +38,7 @@ class FlagRow(FileModel):
     also: tuple[str, ...] = Field((), description="other spellings")
     least: limits.Whole = Field(1, description="smallest whole number")
     most: limits.Whole = Field(limits.COUNT, description="largest whole number")
-    written: limits.Flag = Field(True, description="whether it is written; a flag of another command is read alone")
+    written: limits.Flag = Field(True, description="whether it is written; a flag of another command is only read")
     always: limits.Flag = Field(False, description="written at its default too")
     note: str = Field("", description="what to know of it where it is given")
 

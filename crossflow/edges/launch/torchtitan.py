@@ -115,7 +115,7 @@ def _replicas(found: Found, fields: FlatSettings, devices: int | None, problems:
             yield "strategy.offload", ("optimizer", "weights")
         else:
             yield "strategy.offload", ("optimizer",)
-            remarks.append(found.remark("training.enable_cpu_offload", "the host is predicted to keep the optimizer's states alone"))
+            remarks.append(found.remark("training.enable_cpu_offload", "the host is predicted to keep only the optimizer's states"))
 
 
 def _batches(found: Found, fields: Mapping[str, Any], problems: list[Problem], remarks: list[Remark]) -> MeantFields:

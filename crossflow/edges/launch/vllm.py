@@ -255,7 +255,7 @@ def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[
     ranks, etp = plan.tp * plan.dp, settings["strategy.etp"] or plan.tp
     if "workload.experts.count" not in settings:
         if plan.sequence_parallel and plan.tp > 1:
-            unsaid.append("sequence_parallel: true: vLLM divides the tokens of mixtures of experts alone")
+            unsaid.append("sequence_parallel: true: vLLM divides the tokens of mixtures of experts only")
         return {}
     if ranks > 1 and (plan.ep, etp) == (ranks, 1):
         values: dict[str, Any] = {"enable-expert-parallel": True, "all2all-backend": "deepep_low_latency"}

@@ -66,7 +66,7 @@ def draw_cluster(found: ScheduledJobs) -> Picture:
     some = "" if len(shown) == len(found.found.jobs) else f"; rows are the {len(shown)} of most device-time"
     title = (
         f"{found.cluster.name}: {len(found.found.jobs):,} jobs on {found.found.room.devices:,} devices, {found.cluster.policy.kind}, "
-        f"{100 * found.utilisation:.1f} % in use, {lasting(float(found.waiting['mean'] or 0.0))} of waiting in the mean{some}"
+        f"{100 * found.utilisation:.1f} % in use, {lasting(float(found.waiting['mean'] or 0.0))} of waiting on average{some}"
     )
     figure = new_figure(11.0, 4.6 + 0.2 * len(rows), title)
     axes = figure.subplots(4, 1, sharex=True, height_ratios=[1.0 + 0.25 * len(rows), 1.4, 1.4, 1.4])

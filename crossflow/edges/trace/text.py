@@ -1,4 +1,4 @@
-"""Gantt charts of timelines for terminals: a line a class of devices, a character for what fills most of each moment."""
+"""Gantt charts of timelines for terminals: a line a class of devices, a character for what fills each moment."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MOST_LINES = 32
 LONGEST, SHORTEST_BAR = 20, 10  # characters
 PERCENT = 5  # characters at the end of a line
+SLIVER = 1e-9  # of a cell: what rounding leaves
 
 
 class Mark(NamedTuple):
@@ -44,6 +45,7 @@ OTHERWISE = (  # by fill, after what computes
     Mark("exposed communication", "~", "red"), Mark("waits in a collective", ":", "bright_red"), Mark("waits for the host", "h", "yellow"),
 )  # fmt: skip
 IDLE = Mark("idle", "·", "bright_black")
+TURNS = "what shares a column takes turns in it, each for its share of the time"
 
 
 def text_gantt(timeline: Timeline, width: int) -> Group:
@@ -117,28 +119,32 @@ def gantt_lines(timeline: Timeline, width: int, devices: Sequence[int], end: flo
 
 
 def filling(timeline: Timeline, devices: Sequence[int], cells: int) -> Index:
-    """Index of the mark of each cell of time, shape (devices, cells): of what takes most of it; passes that share it take turns."""
+    """Index of the mark of each cell of time, shape (devices, cells); all that shares cells, idle time too, takes turns in them."""
     kinds = len(families_of(timeline))
     edges = np.linspace(0.0, timeline.total, cells + 1)
     pieces = pieces_of(timeline, devices, (0.0, timeline.total), timeline.total / cells / 4)
     mark = np.where(pieces.fill == COMPUTES, pieces.family, kinds - 1 + pieces.fill)
     table = np.stack([[_times(pieces, (pieces.row == row) & (mark == i), edges) for i in range(kinds + 3)] for row in range(len(devices))])
     idle = timeline.total / cells - table.sum(axis=1, keepdims=True)
-    passes, others = table[:, :kinds], np.concatenate([table[:, kinds:], idle], axis=1)
-    computes = passes.sum(axis=1) >= others.max(axis=1)
-    return np.where(computes, [_taking_turns(row) for row in passes], kinds + others.argmax(axis=1))
+    times = np.concatenate([table, idle], axis=1)
+    return np.stack([_taking_turns(np.where(row > SLIVER * timeline.total / cells, row, 0.0)) for row in times])
 
 
 def _taking_turns(times: Array) -> Index:
-    """What each cell shows of the times of passes in it, shape (passes, cells): the one that is owed most so far among those there. [s]
+    """What each cell shows of the times in it, shape (marks, cells): that which is owed most so far among what is there. [s]
 
-    In cells that hold several microbatches the longest pass would else hide all others.
+    Whatever takes most of each cell would else hide all others: a stage that computes for 48 % of every cell would look idle. Of a
+    device that is too little at work to be owed a cell, the one with most of its work shows it.
     """
     owed, shown = np.zeros(len(times)), []
     for there in times.T:
         owed += there
         shown.append(int(np.where(there > 0, owed, -np.inf).argmax()))
         owed[shown[-1]] -= there.sum()
+    at_work = times[:-1]
+    if at_work.any() and min(shown) == len(at_work):
+        most, cell = np.unravel_index(at_work.argmax(), at_work.shape)
+        shown[int(cell)] = int(most)
     return np.array(shown)
 
 
@@ -172,7 +178,7 @@ def _axis(total: float, cells: int) -> str:
 
 
 def _legend(marks: Sequence[Mark], width: int) -> list[Text]:
-    """Characters and what they mean, in as many lines as it takes."""
+    """Characters and what they mean, in as many lines as it takes, and how columns show several."""
     from rich.text import Text
 
     lines = [Text()]
@@ -180,7 +186,7 @@ def _legend(marks: Sequence[Mark], width: int) -> list[Text]:
         if len(lines[-1]) and len(lines[-1]) + len(mark.name) + 4 > width:
             lines.append(Text())
         lines[-1].append("  " * bool(len(lines[-1]))).append(mark.character, mark.style).append(f" {mark.name}")
-    return lines
+    return [*lines, Text(short(TURNS, width), style="dim")]
 
 
 # ------------------------------------------------------------------------------------------ table

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,13 +39,15 @@ class _Stay:
     loaded: float
     finish: float
     expected: float  # when the scheduler expects it to end, as fast as it is now
-    # Of jobs that slow each other: moments, and the work that it had done since its begin by each of them. [s]
-    moments: list[float] = field(default_factory=list)
-    done: list[float] = field(default_factory=list)
+    saved: float  # of jobs that slow each other: the moment of the last checkpoint at a distance of its own, else of its begin
+    done: float = 0.0  # of these: work that it has done since its begin. [s]
 
-    def when(self, done: float) -> float:
-        """The moment at which so much of it was done. [s]"""
-        return float(np.interp(done, self.done, self.moments))
+    def work(self, until: float, runs: float, done: float, interval: float) -> None:
+        """Do some work in the time until a moment, evenly, with a checkpoint after every `interval` of it. [s]"""
+        self.done += done
+        beyond = self.done % interval
+        if beyond < done:  # since a checkpoint in this time
+            self.saved = until - beyond * runs / done
 
 
 class ClusterState:
@@ -105,7 +107,7 @@ class ClusterState:
         left = float(self.left[job])
         expected = self.now + float(self.length[job])
         self.slower[job], self.changed = 1.0, True
-        self.running[job] = _Stay(begin=self.now, loaded=loaded, finish=loaded + left, expected=expected, moments=[loaded], done=[0.0])
+        self.running[job] = _Stay(begin=self.now, loaded=loaded, finish=loaded + left, expected=expected, saved=loaded)
         self.movable[int(self.jobs.priority[job])] += bool(self.jobs.preemptible[job])
         bisect.insort(self.ends, (expected, job))
         heapq.heappush(self.heap, (loaded + left, END, job, int(self.turn[job])))
@@ -134,12 +136,12 @@ class ClusterState:
         """Take the devices of a job, at once or once its state is saved."""
         stay = self._stop(job)
         ran = max(self.now - stay.loaded, 0.0)
-        done = ran if self.slowdowns is None else stay.done[-1]
+        done = ran if self.slowdowns is None else stay.done
         interval = float(self.jobs.interval[job])
         kept = done if not kill else done // interval * interval if np.isfinite(interval) else 0.0
         saving = 0.0 if kill or ran == 0.0 else float(self.jobs.save[job])
         self.left[job] -= kept if self.slowdowns is None else kept - done
-        lost = done - kept if self.slowdowns is None else max(self.now - stay.when(kept), 0.0)
+        lost = done - kept if self.slowdowns is None else max(self.now - stay.saved, 0.0) if kill else 0.0
         self.preemptions[job] += 1
         self.turn[job] += 1
         self.stays.append((job, stay.begin, min(stay.loaded, self.now), self.now, self.now + saving, lost))
@@ -185,8 +187,7 @@ class ClusterState:
                 done = runs if self.lasting[job] else runs / slower
                 self.left[job] -= done
                 if runs:
-                    stay.moments.append(now)
-                    stay.done.append(stay.done[-1] + done)
+                    stay.work(now, runs, done, float(self.jobs.interval[job]))
         self.now = now
 
     def share(self) -> None:

@@ -119,7 +119,8 @@ def _fill(state: ClusterState, line: Index, promise: _Promise) -> None:
 def _fill_beside(state: ClusterState, line: Index, head: int, promise: _Promise) -> None:
     """Start jobs that slow others where they fit, and the first one is then expected to start no later, with all as slow as they will be.
 
-    Who leaves slows no one, and who comes later is asked the same. So the promise holds wherever a job is never faster beside more others.
+    Who leaves slows no one, and who comes later is asked the same. So the promise holds wherever a job is never faster beside more others;
+    elsewhere it is an estimate, as one that is slower when others leave ends later than planned.
     """
     for job in line.tolist():
         taken = -state.devices_of[job], -state.watts_of[job]

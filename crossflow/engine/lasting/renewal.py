@@ -36,6 +36,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,6 +48,7 @@ from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, lost_spee
 _MOST = 600.0  # exponent, beyond which a job never gets on
 _ROUNDS = 3  # of the search for spares: a geometric grid, then two finer ones between its neighbours
 _GRID = 16
+_BURSTS = 100  # steps to rates of first strikes
 
 
 def _power(exponent: Array) -> Array:
@@ -74,6 +76,22 @@ def _bursts(run: LongRun, struck: Array) -> tuple[list[Array], Array]:
     over = sum((part * (1.0 - one.again) * many for part, one, many in zip(parts, run.causes, once, strict=True)), np.zeros(1))
     after = [part * many / np.maximum(whole * over, 1e-300) for part, many in zip(parts, once, strict=True)]
     return after, struck * sum(after, np.zeros(1))
+
+
+def first_of_bursts(rates: Sequence[Array], again: Sequence[float], restart: Array) -> list[Array]:
+    """Rates at which causes strike by themselves, where bursts among them make up rates of all strikes. [1/s]
+
+    A restart in which another failure strikes ends the burst before it, so that a strike leads to 1 / (1 - s q) of its cause: the rate is
+    l (1 - s q), where s = exp(-R x) and x is the sum of these rates. The sum rises with x and is concave, so that the iteration from
+    below comes to the one x that there is.
+
+    rates : of all strikes of each cause while the job runs and restarts. [1/s]
+    """
+    found = [rate * (1.0 - often) for rate, often in zip(rates, again, strict=True)]
+    for _ in range(_BURSTS if any(again) else 0):
+        whole = np.exp(-np.minimum(sum(found, np.zeros(1)) * restart, _MOST))
+        found = [rate * (1.0 - whole * often) for rate, often in zip(rates, again, strict=True)]
+    return found
 
 
 def _slowed(run: LongRun) -> dict[str, Array]:

@@ -175,6 +175,8 @@ def load_reliability(given: str | Mapping[str, Any], document: Document, base: P
     if named is not None and not isinstance(named, str):
         raise document.error((LIKE,), f"expected the name of a reliability file, got {named!r}")
     below = None if named is None else _file(named, document.under(LIKE), base)
+    if any(not str(name).strip() for name in given):
+        raise document.error((), f"the name of a cause is empty; give it one, such as gpu: {EXAMPLE}")
     own, problems = dict[str, CauseSpec](), list[Problem]()
     for name in map(str, given):
         try:

@@ -97,11 +97,11 @@ def _pipelines(job: Job, layout: Layout, machine: Machine, steps: Steps, sums: U
         return timed(job, layout, machine.stack, Pipelines.of_shape(alone), steps.between.tied)
     found = RowColumns.of(job, machine, shapes, handed)
     columns, rows = found.columns, found.rows
-    slots = slots_of(job, machine, sums.repeated(columns.points), rows, found.handed)
+    slots = slots_of(job, machine, sums.at(columns.points), rows, found.handed)
     stages = columns.stages()
     often, lines = (stages.of_stages(columns, values) for values in (slots.often[:, 0], slots.lines(found.handed)[:, 0]))
     times = StageTimes(often=often.swapaxes(1, 2), lines=lines)
-    closing = closing_of(machine, sums.repeated(stages.points), rows, times)
+    closing = closing_of(machine, sums.at(stages.points), rows, times)
     pipelines = Pipelines(rows=columns, stages=stages, busy=slots.busy, held=slots.held[:, 0], times=times, closing=closing, handed=handed)
     return timed(job, layout, machine.stack, pipelines, steps.between.tied)
 

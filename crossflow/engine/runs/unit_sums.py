@@ -6,17 +6,19 @@ It is worked out once for all design points, whatever the shapes of their pipeli
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points, share_of
+from crossflow.base.arrays import Array, Index, Mask, share_of
 from crossflow.cost.shared_links import LinkUse
 from crossflow.parallel.offload import Copies
 from crossflow.parallel.tables import OF
 
 if TYPE_CHECKING:
     from crossflow.cost.passes import Steps
+
+OfPoints = TypeVar("OfPoints")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +72,17 @@ class UnitSums:
         )  # fmt: skip
 
     def at(self, points: Index) -> UnitSums:
-        """Those of some of the points, whose numbers rise."""
-        if len(points) == self.device.shape[-1]:
-            return self
-        arrays = {field.name: at_points(getattr(self, field.name), points) for field in fields(UnitSums) if field.name != "copies"}
-        return UnitSums(**arrays, copies=None if self.copies is None else self.copies.at(points))
-
-    def repeated(self, points: Index) -> UnitSums:
         """Those of points in any order, each as often as it is named."""
         n = self.device.shape[-1]
+        if np.array_equal(points, np.arange(n)):
+            return self
+        return repeated(self, points, n)
 
-        def of(held: Any) -> Any:
-            if isinstance(held, np.ndarray):
-                return held.take(points, axis=-1) if held.shape[-1] == n else held
-            return held and replace(held, **{field.name: of(getattr(held, field.name)) for field in fields(held)})
 
-        return of(self)  # type: ignore[no-any-return]
+def repeated(held: OfPoints, points: Index, n: int) -> OfPoints:
+    """Arrays, or figures of arrays, of some of n points in any order, each as often as it is named; those that are one for all stay."""
+    if held is None:
+        return held
+    if isinstance(held, np.ndarray):
+        return held.take(points, axis=-1) if held.shape[-1] == n else held  # type: ignore[return-value]
+    return replace(held, **{field.name: repeated(getattr(held, field.name), points, n) for field in fields(held)})  # type: ignore[type-var,arg-type]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,12 @@ from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps, steps_of
 from crossflow.cost.shared_links import USES, LinkUse
 from crossflow.engine.runs.slots import Closing, ShapeSlots, SlotTimes, StageTimes, split_points
-from crossflow.engine.runs.unit_sums import UnitSums
+from crossflow.engine.runs.unit_sums import UnitSums, repeated
 from crossflow.parallel.shapes import Between, Shape, alike
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.schedules import NATURAL
 from crossflow.parallel.tables import divided_tables, tables_of
 from crossflow.workload.job import Job
-
-Figures = TypeVar("Figures", UnitSums, Between)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,9 +69,9 @@ class PlanPrices:
         n = len(self.kinds[0].stages)
         return PlanPrices(
             kinds=tuple(one.at(points) for one in self.kinds),
-            sums=tuple(_repeated(one, points, n) for one in self.sums),
-            between=tuple(_repeated(one, points, n) for one in self.between),
-            crossing=_repeated(self.crossing, points, n),
+            sums=tuple(one.at(points) for one in self.sums),
+            between=tuple(repeated(one, points, n) for one in self.between),
+            crossing=repeated(self.crossing, points, n),
             transfer_uses=tuple(one.take(points, axis=-1) for one in self.transfer_uses),
         )
 
@@ -148,13 +146,6 @@ def _crossing(layout: Layout, kinds: Sequence[DeviceKind], prices: Sequence[Step
     ends = time("all_reduce", sizes.tied)[[0, -1]]
     whole = np.stack([one.between.whole for one in prices])
     return Between(transfer=time("send_recv", sizes.transfer), whole=whole, tied=ends.max(axis=0))
-
-
-def _repeated(held: Figures, points: Index, n: int) -> Figures:
-    """Figures of some of n points, each as often as it is among them; those that are one for all stay."""
-    values: dict[str, Any] = {field.name: getattr(held, field.name) for field in fields(held)}
-    taken = {name: one.take(points, axis=-1) for name, one in values.items() if one is not None and one.shape[-1] == n}
-    return replace(held, **taken)
 
 
 def _merged(parts: Sequence[Closing], members: Sequence[Mask], axis: int) -> Closing:

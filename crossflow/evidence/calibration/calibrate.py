@@ -87,7 +87,7 @@ class Calibration:
                 yield f"{what}; no parameter describes them, check their unit and the system"
             elif after > before + WORSE:
                 what = f"{one.rows.name}: worse than before on the rows held out, {100 * before:.1f} % to {100 * after:.1f} %"
-                yield f"{what}; these rows ask for other values than the rest, calibrate to them alone"
+                yield f"{what}; these rows need other values than the rest; calibrate to them separately"
 
     @property
     def profile(self) -> Mapping[Key, Measured]:

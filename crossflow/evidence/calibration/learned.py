@@ -301,7 +301,7 @@ def _time(found: Learning, kind: LearnedKind, key: Key) -> float | str:
     """Learned time of an event without its launch, or why there is none. [s]"""
     rows = _row_of(key, found.spec.devices_per_node)
     if rows is None or (kind.before is not None and problem(found.spec, rows) is not None):
-        return f"{key[0]} has a shape that cannot be priced alone"
+        return f"{key[0]} has a shape that cannot be priced by itself"
     one = _samples(found.spec, rows, modelled=kind.before is not None)
     seen = kind.samples.features
     if one.features.shape[1] != seen.shape[1]:

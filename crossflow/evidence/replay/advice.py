@@ -58,11 +58,11 @@ CURES: Mapping[str, Cure] = {
     ),
     "exposed": Cure(text=_OVERLAP, switches=("async_op=True",)),
     "late_rank": Cure(
-        text="see what this rank does that the others do not: uneven data, a slower device or host, work of one rank alone (logs, saves)",
+        text="see what this rank does that the others do not: uneven data, a slower device or host, work of one rank only (logs, saves)",
         switches=("drop_last=True", "numactl --cpunodebind", "nvidia-smi -q -d CLOCK,PERFORMANCE"),
     ),
     "apart": Cure(
-        text="the step before ended at different times: see what a rank does alone at its end, and whether the clocks of the hosts agree",
+        text="the step before ended at different times: see what only one rank does at its end, and whether the clocks of the hosts agree",
         switches=("drop_last=True", "DistributedSampler", "chronyc tracking"),
     ),
     "launches": Cure(

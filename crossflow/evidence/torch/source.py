@@ -160,7 +160,7 @@ _CURES = {
     "decoder_start_token_id, or the model decoder_input_ids",
     "You must specify exactly one of": "the model lacks an input, such as that of a decoder; return (model, inputs by their names) with "
     "labels or decoder_input_ids",
-    "Expected inputs of BF16 type": "torch multiplies matrices of experts in BF16 alone; give --dtype bf16",
+    "Expected inputs of BF16 type": "torch multiplies matrices of experts in BF16 only; give --dtype bf16",
     "does not have a sharding strategy registered": "torch cannot divide one of its operations over tensor ranks; write attention with "
     "scaled_dot_product_attention, or leave tp out",
     "of _ToTorchTensor is a view and is being modified inplace": "a part of the model changes in place what a divided matrix gives, which "

@@ -17,12 +17,12 @@ import numpy as np
 
 from crossflow.base import contents, files
 from crossflow.base.arrays import Array
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
 from crossflow.hardware.architecture.shaping import library_value
-from crossflow.hardware.architecture.template import BUDGETS, MEMORY_FIELDS, Budgets, GeneratedSystem, TechnologyDivision
+from crossflow.hardware.architecture.template import BUDGETS, MEMORY_FIELDS, Budgets, BudgetShares, GeneratedSystem, TechnologyDivision
 from crossflow.hardware.technology.library import TechLibrary
 
 ROLES = ("logic", "memory")  # roles of the technology that name a row
@@ -123,9 +123,22 @@ def over(below: Document, own: Document) -> Document:
     rows, given = files.held(below.data, ("budgets", "divisions")), files.held(own.data, ("budgets",)) or {}
     if not _are_rows(rows) or not isinstance(given, Mapping) or "divisions" in given:
         return merged
+    _check_shares(own, [name for name in BUDGETS if name in given])
     rows = _left(rows, own.data)
     shares = Document(file=own.file, data={name: given[name] for name in BUDGETS if name in given})
     return _with(merged, {"divisions": [files.merge(Document(file=below.file, data=row), shares).data for row in rows]})
+
+
+def _check_shares(own: Document, names: Sequence[str]) -> None:
+    """SpecError for shares of a system or scenario that are none, before they stand in every row, each of which would say so again."""
+    problems: list[Problem] = []
+    for name in names:
+        try:
+            files.validate_at(BudgetShares, own, "budgets", name)
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
 
 
 def _left(rows: Sequence[Mapping[str, Any]], own: Any) -> list[Mapping[str, Any]]:

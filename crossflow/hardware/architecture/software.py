@@ -344,7 +344,7 @@ class SoftwareStack(NamedFileModel):
     trains: Flag = Field(default=True, description="whether it trains models; a serving engine does not, and is refused for training")
     attention: AttentionKernel
     fused: tuple[Fusion, ...] = ()
-    fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel where elements have 16 bits alone")
+    fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel only where elements have 16 bits")
     weight: Literal["dtype", "fp32"] = Field(
         default="dtype",
         description="precision in which weights are kept and, where sharded, gathered; fp32 is autocast: each product casts its own",

@@ -715,7 +715,7 @@ class DatasheetSystem(SystemFields):
             raise ValueError("operation.lifetime: the carbon of making a datasheet device is not known; leave it out")
         others = [name for name, level in self.levels.items() if name != "memory" and level.inline_ecc is not None]
         if others:
-            raise ValueError(f"levels: {others[0]}: inline_ecc is of the main memory alone; caches keep check bits beside their data")
+            raise ValueError(f"levels: {others[0]}: inline_ecc applies to main memory only; caches keep check bits beside their data")
         return self
 
     @model_validator(mode="after")

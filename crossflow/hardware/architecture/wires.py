@@ -99,7 +99,7 @@ def folded_clos(
         ),
         problems=(
             (fewest > MOST_TIERS, f"{MOST_TIERS} tiers of its switches do not hold the devices: take a switch of more ports"),
-            *(() if onward is None else ((used > 1, "ports are kept for a further network (onward) by switches of one tier alone"),)),
+            *(() if onward is None else ((used > 1, "only switches of a single tier keep ports for a further network (onward)"),)),
             *(() if tiers is None or tiers >= MOST_TIERS else ((fewest > tiers, _too_few(tiers)),)),
         ),
     )

@@ -246,6 +246,9 @@ def _own(file: str, text: str) -> Document:
     document = files.read_mapping(text, file)
     if not set(TechLibrary.model_fields) & set(document.data):
         raise document.error((), f"is no technology library: it has none of its keys, {', '.join(TechLibrary.model_fields)}")
+    if "like" in document.data:
+        other = document.data["like"] if isinstance(document.data["like"], str) else "standard"
+        raise document.error(("like",), f"a library begins with another one by `extends`: write extends: {other}")
     _check_whole(document)
     _check_stated(document)
     return document

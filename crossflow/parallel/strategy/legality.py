@@ -153,7 +153,7 @@ def _no_tokens(plan: Plan, model: Transformer, task: JobTask, *, elements: bool)
     cuts = plan.cp * shared
     if task == "decode":
         if plan.cp > 1:
-            return f"cp = {plan.cp} divides the tokens of a sample, of which one is written at a time; use dp or tp in its place"
+            return f"cp = {plan.cp} divides the tokens of a sample, and decoding writes one at a time; use dp or tp instead"
         if divided and plan.micro_batch % plan.tp:
             return f"the {plan.micro_batch} tokens that a microbatch writes are not divisible by tp = {plan.tp}, as sequence_parallel needs"
     uneven = [tokens for tokens in model.lengths if model.vocabulary and tokens % cuts]
@@ -184,7 +184,7 @@ def _no_experts(plan: Plan, model: Transformer, task: JobTask) -> str | None:
         return f"ep = {plan.ep}, but the model has no experts"
     more = plan.redundant_experts
     if more and model.experts and (task in ("training", "forward") or plan.ep == 1):
-        why = "a service alone keeps copies of experts" if plan.ep > 1 else "copies of experts are shared out with them, but ep = 1"
+        why = "only a service keeps copies of experts" if plan.ep > 1 else "copies of experts are shared out with them, but ep = 1"
         return f"redundant_experts = {more}: {why}; leave it out"
     for experts in model.experts:
         if more > experts * (plan.ep - 1):
@@ -235,7 +235,7 @@ def _not_on_host(plan: Plan, task: JobTask) -> str | None:
         also = ", and the optimizer's states on the host too" if training else ""
         return f"offload: weights needs zero: 3, which shares them out{also}"
     if not training and set(plan.offload) - {"weights"}:
-        return "offload: only training has an optimizer and keeps activations; without it weights alone can lie on the host"
+        return "offload: only training has an optimizer and keeps activations; without training only weights can lie on the host"
     if plan.offload_layers and "activations" not in plan.offload:
         return "offload_layers says of how many layers the host keeps activations; give offload: activations too, or leave it out"
     if plan.schedule == "pipedream" and "optimizer" in plan.offload:

@@ -240,7 +240,7 @@ def _encoder_problems(written: str, model: Transformer) -> Iterator[str]:
         yield f"{place}: {error}"
         return
     if plan.devices > plan.tp or plan.far or plan.offload:
-        yield f"{place}: an encoder divides the model of images by tp alone, and this is {plan}; give the number of encoders as workers"
+        yield f"{place}: an encoder divides the vision model by tp only, and this is {plan}; give the number of encoders as workers"
     elif problem := plan_problem(plan, model, 1, task="forward"):
         yield f"{place}: {problem}"
 
@@ -251,7 +251,7 @@ def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -
     if pool is None:
         return
     if max(plan.ep, plan.pp, plan.cp) > 1 or plan.etp or plan.mlp_tp or plan.redundant_experts or _moves_weights(plan):
-        yield f"{plan} says how attention lies, by tp and dp alone; experts have devices of their own, and {place} divides them"
+        yield f"{plan} divides attention, which takes tp and dp only; experts have devices of their own, and {place} divides them"
     whole = 1 if workload.arrives or workload.global_batch % plan.dp else workload.global_batch // plan.dp
     if plan.micro_batch != whole:
         yield f"serving.experts.micro_batches says how a step is cut; leave mb{plan.micro_batch} out"
@@ -261,7 +261,7 @@ def _apart_problems(workload: TransformerSpec, plan: Plan, model: Transformer) -
         yield f"{place}: {error}"
         return
     if its.pp > 1 or its.cp > 1 or its.micro_batch > 1 or _moves_weights(its):
-        yield f"{place}: experts lie on their devices by tp, dp and ep alone, and this is {its}; leave out the rest"
+        yield f"{place}: experts are divided by tp, dp and ep only, and this is {its}; leave out the rest"
     elif problem := plan_problem(its, both_sides(model)[1], its.dp, task="decode"):
         yield f"{place}: {problem}"
     if not workload.arrives and workload.global_batch // plan.dp < pool.micro_batches:

@@ -181,7 +181,7 @@ class DescribedRequests(PlainData, Tabular):
             if self.sessions < len(self)
             else "at once"
         )
-        tokens = f"{self.prompt.mean:,.0f} tokens in and {self.output.mean:,.0f} out in the mean"
+        tokens = f"{self.prompt.mean:,.0f} tokens in and {self.output.mean:,.0f} out on average"
         return f"DescribedRequests({self.name!r}: {len(self):,} {when}, {tokens})"
 
 

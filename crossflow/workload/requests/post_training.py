@@ -52,7 +52,7 @@ class RolloutSpec(FileModel):
         description="answers that are written for each of them, the group of GRPO: an engine reads "
         "their prompt once where its software keeps prefixes",
     )
-    prompt: LengthLaw = Field(description="tokens of a prompt; a number alone is the same for all")
+    prompt: LengthLaw = Field(description="tokens of a prompt; a plain number is the same for all")
     answer: LengthLaw = Field(description="tokens of an answer, such as {law: lognormal, mean: 2000, cv: 0.8, most: 8192}")
     strategy: Text = Field(description="plan of one engine, such as tp2; as many engines as there is room for run side by side")
     software: Text | Mapping[str, Any] = Field(

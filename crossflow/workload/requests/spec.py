@@ -45,7 +45,7 @@ class TargetsSpec(FileModel):
     """Times that a request should be answered in; one that is absent is always met."""
 
     ttft: PositiveWaitTime | None = Field(None, description="to its first token, such as 2 s")
-    tpot: PositiveWaitTime | None = Field(None, description="of each token after the first, in the mean, such as 50 ms")
+    tpot: PositiveWaitTime | None = Field(None, description="mean time of each token after the first, such as 50 ms")
     e2e: PositiveWaitTime | None = Field(None, description="from its arrival to its last token")
 
 
@@ -164,7 +164,7 @@ class RequestsSpec(RequestSource):
     """Requests of a service: the path of a trace, or a mapping."""
 
     trace: Text | None = Field(
-        None, description="file of requests: CSV, JSONL, JSON or Parquet, also with .gz; a text alone is short for it"
+        None, description="file of requests: CSV, JSONL, JSON or Parquet, also with .gz; plain text in place of the section is short for it"
     )
     columns: ColumnsSpec | None = Field(None, description="names of its columns where they are not recognised")
     time_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="unit of its times where neither format nor column says it")

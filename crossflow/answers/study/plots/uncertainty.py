@@ -105,7 +105,7 @@ def draw_importance(data: ImportanceData) -> Figure:
     if data.left_out:
         handles.append(grey_mark(f"{data.left_out} more swept points are not shown", marker=""))
     if data.weak:
-        handles.append(grey_mark(f"{data.weak} more below {data.chance:.2f}, as chance alone gives, are not shown", marker=""))
+        handles.append(grey_mark(f"{data.weak} more below {data.chance:.2f}, as chance would give, are not shown", marker=""))
     legend_below(figure, handles)
     return figure
 
