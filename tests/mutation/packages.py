@@ -16,7 +16,7 @@ TESTS = {
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels "
     "embedding experts wide_experts jax_texts",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
-    "engine/timeline": "pipeline timeline trace compare distsim schedules job_timelines cli_timeline",
+    "engine/timeline": "pipeline arrays timeline trace compare distsim schedules job_timelines cli_timeline",
     "hardware/mapping": "placement topology rings spread links plan collectives congestion congestion_services flows slices shared_links",
     "hardware/architecture": "architecture_anchors voltage_anchors evaluate generator templates datasheet chips voltage power divisions "
     "price operating software paths switching tiers on_chip_only tier_anchors pools structured slips makers datatypes silicon",
