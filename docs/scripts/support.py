@@ -104,13 +104,13 @@ def _place(word: str) -> int:
     return list(WORDS).index(word)
 
 
-INTRO = """For each device, kind of run and engine, how far a prediction can be trusted:
+INTRO = """This page shows how far predictions can be trusted, for each device, kind of run and engine:
 
-- **measured**: runs like it were measured on this device, and the prediction was compared with them;
-- **interpolated**: it lies between runs that were measured, on this device or on others of its generation;
-- **extrapolated**: it lies beyond them, and the error of the nearest runs may not hold;
-- **none**: nothing of the kind was ever compared with a measurement.
+- **measured**: similar runs were measured on this device, and predictions were compared with them;
+- **interpolated**: the prediction lies between measured runs, on this device or on others of its generation;
+- **extrapolated**: it lies beyond them, so the error of the nearest runs may not apply;
+- **none**: nothing of this kind was ever compared with a measurement.
 
-A cell is the best that any size, data type, load or placement of experts reaches. What holds for your run is the line `trust` of
-`crossflow predict`, with its error. [Can I trust the number?](how-to/trust.md) says how to read it, and [Accuracy](validation.md) has all errors.
-Queues and their tails were compared with nothing, and generated chips only as chips that were predicted before they were announced."""
+A cell shows the best level over all sizes, data types, loads and placements of experts. For your run, see the line `trust` of
+`crossflow predict`, with its error. [Can I trust the number?](how-to/trust.md) explains it, and [Accuracy](validation.md) has all errors.
+Queues and their tails were never compared with measurements. For generated chips, the only comparison is with chips predicted before their announcement."""
