@@ -380,7 +380,7 @@ def test_the_page_tells_what_links_cost(tmp_path, capsys):
     path.write_text(yaml_text({"system": SYSTEM, "links": "shared", "jobs": [sending(1.0), sending(1.0)], "idle_power": "500 W"}))
     assert main(["schedule", str(path)]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "shared links what jobs do takes 2 times as long as alone in the mean, 2 times at most" in page
+    assert "shared links jobs take 2 times as long as without others on average, 2 times at most" in page
     assert "links unknown: what jobs lose to each other on shared links was never compared with a measurement" in page
     assert main(["schedule", str(path), "--set", "links=own", "jobs.0.sends=null", "jobs.1.sends=null"]) == 0
     assert "shared links" not in capsys.readouterr().out

@@ -431,7 +431,7 @@ def test_a_trace_has_a_row_for_each_encoder_that_works(tmp_path):
         ({**IMAGES, "tp": 3}, "3 devices work on one image"),
         ({**IMAGES, "encode": {"workers": 2}}, "a steady state knows no queue of images; give requests"),
         ({**IMAGES, "tp": 1, "encode": {"workers": 2}}, "the strategy of encode says how encoders divide"),
-        ({**IMAGES, "encode": {"strategy": "dp2", "workers": 2}}, "divides the model of images by tp alone"),
+        ({**IMAGES, "encode": {"strategy": "dp2", "workers": 2}}, "divides the vision model by tp only"),
         ({**IMAGES, "encode": {"strategy": "tp3", "workers": 2}}, "serving.images.encode.strategy"),
         ({"count": 2}, "give the name of a model of images, such as vit-l, or what it is as tower"),
     ],
