@@ -255,6 +255,18 @@ def test_a_stage_that_asks_an_emulated_one_for_shapes_is_refused(script):
     assert "crossflow: a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args" in done.stderr
 
 
+def test_states_that_emulated_ranks_have_are_not_consolidated(script):
+    """Torch read an empty pickle."""
+    done = script(
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+        "optimizer = ZeroRedundancyOptimizer(torch.nn.Linear(8, 8).parameters(), torch.optim.Adam, lr=0.1)\n"
+        "optimizer.consolidate_state_dict(0)\n",
+        ranks="0",
+    )
+    assert done.returncode == 2, done.stderr
+    assert "crossflow: the script consolidates the state of a ZeroRedundancyOptimizer, of which emulated ranks" in done.stderr
+
+
 @pytest.mark.parametrize("rank", [0, 3, 7])
 def test_a_stage_that_knows_its_shapes_runs_between_emulated_ones(script, rank):
     """Stages vote on whether all know theirs; the zeros of an emulated one were a no."""
