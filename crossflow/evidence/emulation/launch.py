@@ -282,8 +282,7 @@ def _broadcasting(old: Any, settings: RunSettings, refused: Callable[[str], Cros
 
 
 class _StageVotes:
-    """Before their first step the stages of a pipeline vote on whether all of them know their shapes [1]_: an emulated one votes as the real
-    ones, which have said so before they hear it, and agree with those in front of them.
+    """Before their first step the stages of a pipeline vote on whether all know their shapes [1]_; an emulated one votes as this one.
 
     References
     ----------
