@@ -215,6 +215,9 @@ def main(rank, world):
     store.wait(["name5"])
     dist.TCPStore("localhost", 1, world, rank == 0).wait(sys.argv[1:])
 def start(): mp.get_context("spawn").Process(target=main, args=(0, 8)).start()
+def agent():
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    elastic_launch(LaunchConfig(1, 1, 8, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="1"), main)(0, 8)
 if __name__ == "__main__":
     exec(sys.argv.pop(1))
 """
@@ -230,6 +233,7 @@ if __name__ == "__main__":
             "",
             "the script spawns 2 processes, which are neither the 8 ranks of the emulated world nor",
         ),
+        (["agent()"], "", "the script starts its ranks by an elastic agent; give crossflow emulate the script that the agent starts"),
         (["start()"], "", "the script starts a process for main, which calls init_process_group; start ranks with torch.multiprocessing"),
     ],
 )
@@ -249,6 +253,33 @@ def test_a_stage_that_asks_an_emulated_one_for_shapes_is_refused(script):
     )
     assert done.returncode == 2, done.stderr
     assert "crossflow: a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args" in done.stderr
+
+
+def test_states_that_emulated_ranks_have_are_not_consolidated(script):
+    """Torch read an empty pickle."""
+    done = script(
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+        "optimizer = ZeroRedundancyOptimizer(torch.nn.Linear(8, 8).parameters(), torch.optim.Adam, lr=0.1)\n"
+        "optimizer.consolidate_state_dict(0)\n",
+        ranks="0",
+    )
+    assert done.returncode == 2, done.stderr
+    assert "crossflow: the script consolidates the state of a ZeroRedundancyOptimizer, of which emulated ranks" in done.stderr
+
+
+@pytest.mark.parametrize("rank", [0, 3, 7])
+def test_a_stage_that_knows_its_shapes_runs_between_emulated_ones(script, rank):
+    """Stages vote on whether all know theirs; the zeros of an emulated one were a no."""
+    done = script(
+        "from torch.distributed.pipelining import PipelineStage, Schedule1F1B\n"
+        f"known = [torch.ones(2, 8, requires_grad=one) for one in ({rank} > 0, True)]\n"
+        f"stage = PipelineStage(torch.nn.Linear(8, 8), {rank}, 8, torch.device('cpu'), input_args=known[0], output_args=known[1])\n"
+        f"given = (([torch.ones(16, 8)] if {rank} == 0 else []), ({{'target': torch.ones(16, 8)}} if {rank} == 7 else {{}}))\n"
+        "Schedule1F1B(stage, n_microbatches=8, loss_fn=torch.nn.functional.mse_loss).step(*given[0], **given[1])\n"
+        "print(stage.submod.weight.grad is not None)\n",
+        ranks=str(rank),
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_a_model_that_is_sharded_learns_and_finds_its_checkpoint(script, tmp_path):

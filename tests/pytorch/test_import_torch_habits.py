@@ -566,3 +566,23 @@ def test_numbers_out_of_data_that_do_not_fit_are_told():
     for parallel in ("ddp", "tp=4"):
         with pytest.raises(CrossflowError, match=r"reads whole numbers out of data, such as .*fails with others \(line .*grouped products"):
             record(lambda: (Longest(), torch.randn(64, 64)), world_size=4, parallel=parallel)
+
+
+class Pictures(nn.Module):
+    """Finds the places of its pictures by their heights and widths, as Qwen-VL does: numbers out of tensors, and tensors out of these."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = perceptron()
+
+    def forward(self, rows, grid):
+        sizes = grid.prod(-1)
+        ends = torch.tensor([sizes[: i + 1].sum() for i in range(len(grid))]).tolist()
+        offset = rows.new_tensor([sizes.max(), rows.mean()])
+        return torch.cat([self.inner(rows[end - size : end]) for end, size in zip(ends, sizes.tolist(), strict=True)]) + offset.sum()
+
+
+def test_a_tensor_of_numbers_out_of_tensors_has_them():
+    """Torch looks for them in memory, which fake tensors lack."""
+    found = record(lambda: (Pictures(), (torch.randn(22, 64), torch.tensor([[1, 2, 3], [1, 4, 4]]))), task="inference")
+    assert {one.m for one in found.kernels if isinstance(one, Product)} == {6, 16}

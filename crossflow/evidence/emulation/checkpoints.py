@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -76,17 +77,24 @@ class CheckpointPlans:
 
     def _moved(self, item: WriteItem, tensor: DTensor, rank: int) -> WriteItem | None:
         """What another rank saves of a tensor, None where it has nothing that the real one does not have."""
-        places = (tensor.device_mesh.mesh == rank).nonzero().tolist()
-        if not places or item.tensor_data is None:
+        part = _part(tuple(tensor.shape), tensor.device_mesh, tensor.placements, rank)
+        if part is None or item.tensor_data is None:
             return None
-        sizes, offsets = map(
-            torch.Size,
-            _compute_local_shape_and_global_offset(tuple(tensor.shape), tuple(tensor.device_mesh.shape), places[0], tensor.placements),
-        )
+        sizes, offsets = part
         if offsets == item.index.offset:
             return None
         data = dataclasses.replace(item.tensor_data, chunk=ChunkStorageMetadata(offsets=offsets, sizes=sizes))
         return dataclasses.replace(item, index=MetadataIndex(item.index.fqn, offsets), tensor_data=data)
+
+
+@functools.lru_cache(maxsize=1 << 16)  # weights and their states in optimizers are divided alike
+def _part(shape: tuple[int, ...], mesh: Any, placements: Any, rank: int) -> tuple[torch.Size, torch.Size] | None:
+    """Sizes and offsets of the part of a tensor that a rank has, None where it has none. [1]"""
+    places = (mesh.mesh == rank).nonzero().tolist()
+    if not places:
+        return None
+    sizes, offsets = _compute_local_shape_and_global_offset(shape, tuple(mesh.shape), places[0], placements)
+    return torch.Size(sizes), torch.Size(offsets)
 
 
 def _members(group: Any) -> list[int]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,14 +29,19 @@ from crossflow.evidence.emulation.processes import RunSettings
 from crossflow.evidence.emulation.real_group import NotedGroup, RealRuntime
 from crossflow.evidence.emulation.record import CallRecorder
 from crossflow.evidence.emulation.shards import DistributedTensors
-from crossflow.evidence.emulation.spawned import SpawnedRanks
+from crossflow.evidence.emulation.spawned import BY_AGENT, SpawnedRanks
 from crossflow.evidence.emulation.standstill import StandstillWatch
 from crossflow.evidence.emulation.store import SharedStore
 
 BACKEND = "crossflow"
+PIPELINING = "torch.distributed.pipelining"
+CONSOLIDATES = (
+    "the script consolidates the state of a ZeroRedundancyOptimizer, of which emulated ranks have their parts; save the state of each rank "
+    "(optimizer.optim.state_dict()), or leave it out"
+)
 UNKNOWN_SHAPES = (
     "a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args and output_args, tensors of a "
-    "microbatch, so that it need not ask"
+    "microbatch (with requires_grad where it trains), so that it need not ask"
 )
 
 
@@ -136,9 +142,12 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
     stores: list[SharedStore] = []  # torch keeps stores in C++, which does not keep what they are in Python
 
     def store(*_: Any, **__: Any) -> SharedStore:
+        if _of(sys._getframe(1), "torch.distributed.elastic"):
+            raise spawned.refused(BY_AGENT)
         stores.append(SharedStore(settings.rank, settings.world_size, spawned.refused))
         return stores[-1]
 
+    yield dist, "broadcast", lambda old: _broadcasting(old, settings, spawned.refused)
     yield c10d, "rendezvous", lambda _: _rendezvous(settings, store)
     for module in (c10d, dist):
         yield module, "init_process_group", lambda old: _initialised(old, settings)
@@ -157,6 +166,7 @@ def _replacements(settings: RunSettings, runtime: Runtime) -> Iterator[tuple[Any
     yield _fsdp_param_group, "foreach_all_gather", lambda old: _gathering(old, runtime)
     yield from spawned.replacements()
     yield from CheckpointPlans(settings.real).replacements()
+    yield from _StageVotes(settings.real).replacements()
     yield from _engines(runtime)
 
 
@@ -251,12 +261,63 @@ def _objects_of(place: int, settings: RunSettings, runtime: Runtime, instead: Ca
             source = dist.get_global_rank(group, in_group or 0)
         if group is dist.GroupMember.NON_GROUP_MEMBER or source in settings.real:
             return exchanged(*given, **named)
-        if instead is _message and str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.distributed.pipelining"):
+        if instead is _message and _of(sys._getframe(1), PIPELINING):
             runtime.recorder.failure = runtime.recorder.failure or UNKNOWN_SHAPES
             raise CrossflowError(UNKNOWN_SHAPES)
         return instead(source, group)
 
     return call
+
+
+def _broadcasting(old: Any, settings: RunSettings, refused: Callable[[str], CrossflowError]) -> Any:
+    """Broadcasts, but for those by which `ZeroRedundancyOptimizer` collects the states of all ranks: nobody has those of emulated ones."""
+
+    def broadcast(tensor: Any, src: Any = None, *given: Any, **named: Any) -> Any:
+        frame = sys._getframe(1)
+        if frame.f_code.co_name == "_broadcast_object" and src not in settings.real and _of(frame, "torch.distributed.optim"):
+            raise refused(CONSOLIDATES)
+        return old(tensor, src, *given, **named)
+
+    return broadcast
+
+
+class _StageVotes:
+    """Before their first step the stages of a pipeline vote on whether all know their shapes [1]_; an emulated one votes as this one.
+
+    References
+    ----------
+    .. [1] `_warmup_forward_vote` in torch/distributed/pipelining/stage.py, torch 2.13.
+    """
+
+    def __init__(self, real: tuple[int, ...]) -> None:
+        self.real, self.vote = real, 1
+
+    def replacements(self) -> Iterator[tuple[Any, str, Maker]]:
+        """Functions of torch that are replaced, and what makes the new one of the old one."""
+        yield dist, "send", self._sending
+        yield dist, "recv", self._receiving
+
+    def _sending(self, old: Any) -> Any:
+        def send(tensor: Any, *given: Any, **named: Any) -> Any:
+            if _of(sys._getframe(1), PIPELINING):
+                self.vote = int(tensor)
+            return old(tensor, *given, **named)
+
+        return send
+
+    def _receiving(self, old: Any) -> Any:
+        def recv(tensor: Any, src: Any = None, *given: Any, **named: Any) -> Any:
+            found = old(tensor, src, *given, **named)
+            if _of(sys._getframe(1), PIPELINING) and src not in self.real:
+                tensor.fill_(self.vote)
+            return found
+
+        return recv
+
+
+def _of(frame: FrameType, package: str) -> bool:
+    """Whether a frame is one of a package."""
+    return str(frame.f_globals.get("__name__")).startswith(package)
 
 
 def _given(word: str, place: int, given: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from crossflow.evidence.emulation.process_group import STRANGE
 from crossflow.evidence.emulation.record import CallRecorder
 
 JOINS = "init_process_group"
+BY_AGENT = "the script starts its ranks by an elastic agent; give crossflow emulate the script that the agent starts"
 
 
 class SpawnedRanks:
@@ -46,7 +47,7 @@ class SpawnedRanks:
     def _spawn(self, fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *_: Any, **__: Any) -> Any:
         """Run the function of the real rank, in this process."""
         if str(getattr(fn, "__module__", "")).startswith("torch.distributed.elastic"):
-            raise self.refused("the script starts its ranks by an elastic agent; give crossflow emulate the script that the agent starts")
+            raise self.refused(BY_AGENT)
         if nprocs not in (1, self.world_size, self.local):
             raise self.refused(
                 f"the script spawns {nprocs} processes, which are neither the {self.world_size} ranks of the emulated world nor the "

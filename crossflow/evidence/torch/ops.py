@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional
 from torch.overrides import TorchFunctionMode
 
+from crossflow.evidence.torch.constants import numbered
 from crossflow.evidence.torch.recurrent import GATES, recurrent
 
 _ATTENTION = "(Tensor query, Tensor key, Tensor value, bool causal, int window) -> Tensor"
@@ -76,7 +77,7 @@ class FusedKernels(TorchFunctionMode):
         found = recurrent(func, args) if func in GATES else None
         if found is not None:
             return found
-        return (_scaled_dot_product if func is _SCALED else func)(*args, **(kwargs or {}))
+        return (_scaled_dot_product if func is _SCALED else func)(*numbered(func, args), **(kwargs or {}))
 
 
 def _scaled_dot_product(

@@ -133,7 +133,8 @@ def guessed(error: BaseException, where: str) -> CrossflowError:
         return found
     return CrossflowError(
         f"{where}: its code reads whole numbers out of data, such as how many tokens each expert gets, which the import does not have, and "
-        f"fails with others{_line_of(error)}; take a form whose shapes are fixed, such as grouped products"
+        f"fails with others{_line_of(error)}; take a form whose shapes are fixed, such as grouped products, or give such inputs as numbers "
+        "(torch.tensor of a list)"
     )
 
 
