@@ -13,7 +13,6 @@ from crossflow.edges.launch.meaning import MeantFields
 from crossflow.edges.launch.settings import FlatSettings
 from crossflow.parallel.strategy.plan import Plan
 
-
 EXCHANGING = ("SGLang",)  # engines that divide the tokens of one group of attention over its ranks where they exchange them
 
 
