@@ -365,8 +365,9 @@ def _readers(row: TableRow) -> Fields:
     degrees = (_count(row, f"prefill_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
     tensor, data, of_experts, expert = degrees
     tensor, data, _ = _plan(tensor, data, of_experts, expert)
+    _, _, words = _plan(tensor * data, 1, of_experts, expert)
     stages = f"-pp{row['prefill_pp']}" if _count(row, "prefill_pp") > 1 else ""
-    return {"workers": _count(row, "prefill_num_workers"), "strategy": f"tp{tensor * data}{stages}"}
+    return {"workers": _count(row, "prefill_num_workers"), "strategy": f"tp{tensor * data}{words}{stages}"}
 
 
 def _published(row: TableRow) -> Case:
