@@ -8,6 +8,7 @@ from crossflow.base.files import Document
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.blocks import units
 from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.legality import legal_plans, plan_problem
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.collectives import sent_bytes
 from crossflow.workload.job import Job
@@ -236,6 +237,31 @@ def test_all_ranks_together_dispatch_every_row_once(tp, dp, etp, ep):
     rows = 16 * GPT["sequence"] * 2
     assert 16 * sizes(kernels, "all_to_all", "forward", "experts") == pytest.approx(2 * rows * GPT["hidden"] * 2.0)
     assert 16 * product_flops(kernels, "forward", "end", of="experts") == pytest.approx(rows * 4.0 * 1024 * 4096, rel=0.01)  # and a router
+
+
+@pytest.mark.parametrize(("etp", "ep"), [(1, 4), (2, 2)])
+def test_ranks_that_all_have_the_tokens_add_up_what_their_experts_give(etp, ep):
+    """Experts of a service that lie within a tensor group: each rank's share of the work, no exchange, and the sum that tp alone has."""
+    job = job_of(task="decode", context=100, experts={"count": 8, "active": 2, "shared": 512})
+    cut, shared = (kernels_of(job, Plan(tp=4, micro_batch=6, **own), stack=FLASH) for own in ({}, {"etp": etp, "ep": ep}))
+    assert product_flops(shared, "forward", "end", of="experts") == pytest.approx(
+        product_flops(cut, "forward", "end", of="experts"), rel=1e-12
+    )
+    sums = [[float(np.max(m.size)) for m in kernels.messages if m.collective == "all_reduce"] for kernels in (cut, shared)]
+    assert sums[0] == sums[1]
+    assert not sum(np.max(m.size) for m in shared.messages if "experts" in m.part and m.collective != "all_reduce")
+
+
+@pytest.mark.parametrize("task", ["prefill", "decode"])
+def test_tensor_ranks_of_a_service_may_share_experts_out(task):
+    """vLLM's --enable-expert-parallel with one replica; in training, and beyond the tensor group, ranks need tokens of their own."""
+    model, own = job_of(**MOE).model, {"tp": 4, "micro_batch": 4, "etp": 1}
+    assert plan_problem(Plan(**own, ep=4), model, 64, task=task) is None
+    needs = "etp = 1 below tp = 4 needs sequence_parallel: true, which gives every tensor rank tokens of its own"
+    assert plan_problem(Plan(**own, ep=8, dp=2), model, 64, task=task) == needs
+    assert plan_problem(Plan(**own, ep=4), model, 64) == needs
+    listed = {(plan.ep, plan.etp, plan.sequence_parallel) for plan in legal_plans(model, 4, 64, node=8, task=task) if plan.tp == 4}
+    assert {(4, 1, False), (4, 1, True)} <= listed
 
 
 @pytest.mark.parametrize(("etp", "rows"), [(0, 1), (1, 1), (4, 2)])

@@ -77,16 +77,22 @@ def test_a_library_that_others_call_has_the_numbers_of_what_its_makers_ran_befor
 
 
 def test_an_exchange_of_tokens_that_is_new_keeps_what_its_code_says():
-    """DeepEP sends a token once to each node; its rates are those of plain exchanges, and what those do not tell does nothing."""
+    """DeepEP sends a token once to each node; its rates are those of plain exchanges, and what those do not tell does nothing.
+
+    Two units are one channel at NCCL's rate, and around kernels for many tokens two barriers pass steps to other nodes.
+    """
     copies = {"start": fit("9 us"), "rate": fit("9 GB/s"), "forwarded": fit(9)}
     kernel = {"copies": copies, "start": fit("9 us"), "link": fit(0.9), "expert": fit("9 us"), "crowd": fit(9)}
-    own = {"deepep": {"units": {"value": 20, "source": "code"}, "dispatch": kernel}}
+    kernel["node_step"] = fit("9 us")
+    own = {"deepep": {"units": {"value": 20, "source": "code"}, "dispatch": kernel, "fast_dispatch": {"node_step": fit("9 us")}}}
     plain = {"network": {"parameters": {"launch": fit("8 us")}}, "execution": {"libraries": {}}}
     found = without_fits({"sources": FIT, "execution": {"libraries": {"exchange": own}}}, plain)["execution"]["libraries"]["exchange"][
         "deepep"
     ]
     assert found["units"] == 20
-    assert found["dispatch"].pop("copies") == {"start": "0 s", "rate": "36.7 GB/s"}
+    assert found["dispatch"].pop("copies") == {"start": "0 s", "rate": "18.35 GB/s"}
+    assert found["dispatch"].pop("node_step") == "2.8e-05 s"
+    assert found["fast_dispatch"] == {"node_step": "0 s"}
     fabric = yaml.safe_load(files.catalogue("templates", "families")["fabrics"].read_text())["network"]["parameters"]
     assert found["dispatch"] == {"start": "8 us", "link": fabric["switch_efficiency"]["value"], "expert": "0 s"}
 

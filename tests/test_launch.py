@@ -53,6 +53,7 @@ REACH = {
         and (plan.ep == 1 or (plan.ep, plan.etp or plan.tp) == (plan.tp * plan.dp, 1))
         and plan.micro_batch == plan.serving(batch).micro_batch
         and plan.placement != ("tp", "dp", "pp")
+        and (plan.tp == 1 or plan.etp == 0 or plan.sequence_parallel == (plan.dp > 1))
     ),
 }
 
@@ -294,9 +295,9 @@ def served(model="llama3-70b", strategy="tp8", nodes=1, **workload):
     ("scenario", "name"),
     [
         (served(), "meta-llama/Meta-Llama-3-70B"), (served(dtype="fp8"), "meta-llama/Meta-Llama-3-70B"),  # made as it is loaded
-        (served("gpt-oss-120b"), "openai/gpt-oss-120b"), (served("deepseek-v3", "tp8-sp-ep8-etp1"), "deepseek-ai/DeepSeek-V3"),
+        (served("gpt-oss-120b"), "openai/gpt-oss-120b"), (served("deepseek-v3", "tp8-ep8-etp1"), "deepseek-ai/DeepSeek-V3"),
         (served(weight_dtype="int4"), "./llama3-70b-int4"), (served("gpt-oss-120b", weight_dtype="bf16"), "./gpt-oss-120b-bf16"),
-        (served("deepseek-v3", "tp8-sp-ep8-etp1", dtype="bf16", weight_dtype="bf16"), "./deepseek-v3-bf16"), (served("megatron-22b"), "./megatron-22b"),
+        (served("deepseek-v3", "tp8-ep8-etp1", dtype="bf16", weight_dtype="bf16"), "./deepseek-v3-bf16"), (served("megatron-22b"), "./megatron-22b"),
     ],
 )  # fmt: skip
 def test_a_checkpoint_has_the_types_that_were_predicted(scenario, name):
@@ -308,7 +309,7 @@ def test_a_checkpoint_has_the_types_that_were_predicted(scenario, name):
 
 
 def test_code_of_a_checkpoint_is_trusted_where_it_has_some():
-    assert "--trust-remote-code" in write(served("kimi-k2", "tp8-sp-ep8-etp1"), "vllm")
+    assert "--trust-remote-code" in write(served("kimi-k2", "tp8-ep8-etp1"), "vllm")
     assert "--trust-remote-code" not in write(served(), "vllm")
 
 

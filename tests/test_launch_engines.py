@@ -96,6 +96,18 @@ def test_both_spellings_of_attention_data_parallelism_mean_the_same():
     assert old.strategy == {"tp": 4, "dp": 4, "pp": 1, "ep": 16, "etp": 1, "sequence_parallel": True}
 
 
+def test_one_replica_has_all_tokens_on_each_rank_unless_they_are_exchanged():
+    """Then experts add up what they give; only SGLang's exchanges divide the tokens of one group of attention."""
+    assert "sequence_parallel" not in sglang("--tp 8 --ep 8").strategy
+    assert sglang("--tp 8 --moe-a2a-backend deepep").strategy["sequence_parallel"]
+    whole, divided = (service(f"tp8-ep8-etp1{own}", "sglang", "dgx-h200") for own in ("", "-sp"))
+    assert "deepep" not in write(whole, "sglang")
+    assert "--moe-a2a-backend deepep" in write(divided, "sglang")
+    assert "--ep_size 8" in write(service("tp8-ep8-etp1", "tensorrt-llm", "dgx-h200"), "tensorrt-llm")
+    with pytest.raises(CrossflowError, match="sequence_parallel: true: TensorRT-LLM has false here"):
+        write(service("tp8-ep8-etp1-sp", "tensorrt-llm", "dgx-h200"), "tensorrt-llm")
+
+
 def test_an_exchange_spans_all_ranks_and_a_gather_is_told_to_the_software():
     assert sglang("--tp 8 --moe-a2a-backend deepep").strategy["ep"] == 8
     assert sglang("--tp 8 --ep 8").software == {"like": "sglang", "kernels": {"gathers": "always"}}

@@ -565,7 +565,7 @@ class _BlockBuilder:
             for back in () if apart else (False, True):
                 self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), tuple(between), back=back)
         # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
-        whole = own * layout.ep * part.routed_width * e * gathered / np.where(layout.sequence_parallel, ranks, 1.0)
+        whole = own * layout.ep * part.routed_width * e * (gathered & ~layout.whole) / np.where(layout.sequence_parallel, ranks, 1.0)
         self._send(unit, "forward", "all_gather", whole, layout.expert)
         self._send(unit, "forward", "reduce_scatter", whole, layout.expert)
 
@@ -664,7 +664,8 @@ class _BlockBuilder:
         if (more := self.again("shared", part)).any():
             self._shared_again(unit, common * more, alone)
         if apart.any():
-            self._gathered(unit, np.where(apart & (layout.tensor_of("experts") > 1), rows, 0.0), np.zeros(1), layout.sharing("experts"))
+            several = apart & (layout.tensor_of("experts") > 1) & ~layout.whole
+            self._gathered(unit, np.where(several, rows, 0.0), np.zeros(1), layout.sharing("experts"))
 
     def _streams(self, unit: str, part: Part, own: Array) -> None:
         """Hyper-connections of `own` elements on a rank.
@@ -715,7 +716,10 @@ class _BlockBuilder:
     def _own(self, tokens: Array, kind: Type) -> Array:
         """Tokens of the ranks that share a layer of some type: of a tensor group, of a part of one, at least one, or of several. [1]"""
         own, tp = self.layout.own_tensor.get(kind), self.layout.tp
-        return tokens if own is None else np.where(own != tp, np.ceil(tokens * own / tp), tokens)
+        if own is None:
+            return tokens
+        part = tokens * own / tp
+        return np.where(own != tp, np.where(self.layout.whole, part, np.ceil(part)), tokens)
 
     def _gathered(self, unit: str, size: Array, again: Array, group: Group, *, pieces: bool = False) -> None:
         """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
@@ -999,13 +1003,14 @@ class _BlockBuilder:
 
 
 def gathers(layout: Layout, stack: SoftwareStack) -> Mask:
-    """Points of a service whose ranks that share experts out all have the tokens of each, shape (n,).
+    """Points of a service whose ranks that share experts out all have the tokens of each, gathered or as ranks of one tensor group do,
+    shape (n,).
 
     Libraries of exchanges bring a token to a rank, and not to several that share an expert.
     """
     group, choice = layout.expert, stack.kernels
     near = group.per_node >= group.size if choice.gathers == "node" else np.full(len(layout), choice.gathers == "always")
-    return np.asarray((near | (bool(choice.exchange) & (layout.tensor_of("experts") > 1))) & (layout.ep > 1))
+    return np.asarray((near | (bool(choice.exchange) & (layout.tensor_of("experts") > 1)) | layout.whole) & (layout.ep > 1))
 
 
 def type_of(part: Part) -> Type:

@@ -25,7 +25,7 @@ import yaml
 from crossflow.base.errors import Problem
 from crossflow.edges.launch import sglang, tensorrt_llm, vllm
 from crossflow.edges.launch.meaning import Flags, Meaning
-from crossflow.edges.launch.servers import ServerRanks, ranks_of
+from crossflow.edges.launch.servers import EXCHANGING, ServerRanks, ranks_of
 from crossflow.edges.launch.settings import FlatSettings, plan_settings, section, several
 from crossflow.edges.launch.sources import GivenWorker
 from crossflow.edges.launch.table import FlagTable, Found, Remark, read_flags, table, written_flags
@@ -182,7 +182,7 @@ def _read(workers: Sequence[MeantWorker], main: FlatSettings, notes: list[Remark
         own |= {
             "strategy.tp": span,
             "strategy.etp": own.get("strategy.etp", tp),
-            "strategy.sequence_parallel": own.get("strategy.ep", 1) > 1,
+            "strategy.sequence_parallel": own.get("strategy.ep", 1) > 1 and NAMES[workers[0].given.line.backend] in EXCHANGING,
         }
         notes.append(
             Remark(flag="prefill", line=None, why=f"attention of workers that read prompts is predicted divided over all {span} ranks")

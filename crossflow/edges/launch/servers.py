@@ -13,6 +13,8 @@ from crossflow.edges.launch.meaning import MeantFields
 from crossflow.edges.launch.settings import FlatSettings
 from crossflow.parallel.strategy.plan import Plan
 
+EXCHANGING = ("SGLang",)  # engines that divide the tokens of one group of attention over its ranks where they exchange them
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRanks:
@@ -22,6 +24,7 @@ class ServerRanks:
     groups: int = 1
     replicas: int = 1
     ep: int = 1  # ranks over which experts are shared out, each of them cut over the others of `width`
+    exchanged: bool = False  # whether tokens of one group of attention are exchanged too, rather than all be with each of its ranks
 
     @property
     def tp(self) -> int:
@@ -31,7 +34,7 @@ class ServerRanks:
     @property
     def divides(self) -> bool:
         """Whether the tokens between attention and experts are divided over the ranks of attention."""
-        return self.tp > 1 and (self.ep > 1 or self.groups > 1)
+        return self.tp > 1 and (self.groups > 1 or (self.exchanged and self.ep > 1))
 
 
 def meant_ranks(ranks: ServerRanks, *, mixture: bool) -> MeantFields:
@@ -58,7 +61,10 @@ def ranks_of(settings: FlatSettings, plan: Plan, engine: str, unsaid: list[str])
         return ServerRanks(width=plan.tp, replicas=plan.dp)
     if plan.ep > 1 and not mixture:
         unsaid.append(f"ep: {plan.ep}: the model has no experts")
-    ranks = ServerRanks(width=span, groups=span // plan.tp, replicas=plan.tp * plan.dp // span, ep=plan.ep if mixture else 1)
+    ranks = ServerRanks(
+        width=span, groups=span // plan.tp, replicas=plan.tp * plan.dp // span, ep=plan.ep if mixture else 1,
+        exchanged=mixture and plan.ep == span and plan.sequence_parallel and engine in EXCHANGING,
+    )  # fmt: skip
     divided = mixture and ranks.divides
     if plan.tp > 1 and plan.sequence_parallel != divided:
         has = f"{engine} has {str(divided).lower()} here" if mixture else f"{engine} divides the tokens of mixtures of experts only"

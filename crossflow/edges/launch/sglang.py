@@ -106,7 +106,7 @@ def _ranks(found: Found, model: FlatSettings, problems: list[Problem], remarks: 
         flag = "ep-size" if "ep-size" in found.values else "moe-a2a-backend"
         remarks.append(found.remark(flag, "the model has no experts, and the flag does nothing"))
         ep = 1
-    return ServerRanks(width=width, groups=groups, replicas=dp, ep=ep)
+    return ServerRanks(width=width, groups=groups, replicas=dp, ep=ep, exchanged=_exchanged(found))
 
 
 def _exchanged(found: Found) -> bool:
@@ -259,7 +259,8 @@ def _say_ranks(plan: Plan, ranks: ServerRanks, hosts: int, unsaid: list[str]) ->
 def _say_experts(settings: FlatSettings, ranks: ServerRanks, nodes: int, remarks: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {"ep-size": ranks.ep} if ranks.ep > 1 else {}
     gathers = settings["software.kernels.gathers"]
-    if ranks.ep > 1 and ranks.ep == ranks.width and (gathers == "never" or (gathers == "node" and nodes > 1)):
+    apart = ranks.groups > 1 and (gathers == "never" or (gathers == "node" and nodes > 1))
+    if ranks.ep > 1 and ranks.ep == ranks.width and (apart or ranks.exchanged):
         values["moe-a2a-backend"] = "deepep"
     if settings["strategy.redundant_experts"] or settings["software.engine.balances"]:
         values["enable-eplb"] = True

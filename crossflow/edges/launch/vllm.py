@@ -5,6 +5,8 @@ References
 .. [1] https://docs.vllm.ai/en/latest/serving/data_parallel_deployment/: experts are cut over dp x tp ranks, or shared out over them with
    --enable-expert-parallel.
 .. [2] vllm/distributed/parallel_state.py, vLLM 0.10 to 0.26: ranks lie as tp, pp, dp, the nearest first.
+.. [3] vllm/config/parallel.py, `use_sequence_parallel_moe`: tokens are divided over tensor ranks where there are data ranks too; else
+   each rank runs its own experts on all of them, and their results are added up.
 """
 
 from __future__ import annotations
@@ -107,14 +109,16 @@ def _experts(found: Found, fields: FlatSettings, preset: str, remarks: list[Rema
         return
     tp, dp = fields["strategy.tp"], fields["strategy.dp"]
     shared = "enable-expert-parallel" in found.values
-    if tp > 1 and (shared or dp > 1):
+    if tp > 1 and dp > 1:  # of one replica every rank has all tokens [3]_
         yield "strategy.sequence_parallel", True
     if shared and tp * dp > 1:
         yield "strategy.ep", tp * dp
         if tp > 1:
             yield "strategy.etp", 1
         backend = found.values.get("all2all-backend", "allgather_reducescatter")
-        if not backend.startswith("deepep"):
+        if dp == 1 and "all2all-backend" in found.values:
+            remarks.append(found.remark("all2all-backend", "with one replica every rank has all tokens, and the flag does nothing"))
+        if dp > 1 and not backend.startswith("deepep"):
             remarks.append(found.remark("all2all-backend", f"{backend} is predicted as the software stack's exchange of tokens, DeepEP"))
     elif dp > 1:
         yield "strategy.etp", tp * dp
@@ -258,7 +262,7 @@ def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[
             unsaid.append("sequence_parallel: true: vLLM divides the tokens of mixtures of experts only")
         return {}
     if ranks > 1 and (plan.ep, etp) == (ranks, 1):
-        values: dict[str, Any] = {"enable-expert-parallel": True, "all2all-backend": "deepep_low_latency"}
+        values: dict[str, Any] = {"enable-expert-parallel": True} | ({"all2all-backend": "deepep_low_latency"} if plan.dp > 1 else {})
     elif (plan.ep, etp) == (1, ranks):
         values = {}
     else:
@@ -267,7 +271,7 @@ def _say_experts(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[
             f"{what}: vLLM shares experts out over all tp x dp = {ranks} ranks (ep: {ranks}, etp: 1), or cuts each over them (etp: {ranks})"
         )
         return {}
-    divided = plan.tp > 1 and (plan.dp > 1 or bool(values))
+    divided = plan.tp > 1 and plan.dp > 1
     if plan.tp > 1 and plan.sequence_parallel != divided:
         unsaid.append(f"sequence_parallel: {str(plan.sequence_parallel).lower()}: vLLM has {str(divided).lower()} here")
     return values

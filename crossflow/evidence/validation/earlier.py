@@ -37,14 +37,18 @@ ADDED = ("start", "quantise")  # what an engine adds to attention of others, as 
 OWN_DEVICES = "devices"  # key of conditions that are of a source's own devices, by template
 # A number of a kernel by the one that stands for it where no kernel before has it, and numbers that are one where they do nothing.
 LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
-# An exchange of tokens by the numbers of a plain one, by name of a fabric's, and what of it no plain one tells. Units copy at the rate that
-# NCCL reckons a channel of a Hopper with (`perChMaxRingLL128Bws` of its src/graph/tuning.cc).
+# An exchange of tokens by the numbers of a plain one, by name of a fabric's, and what of it no plain one tells. A channel copies at the
+# rate that NCCL reckons one of a Hopper with, 36.7 GB/s (`perChMaxRingLL128Bws` of its src/graph/tuning.cc). In DeepEP's normal kernels it
+# is two units, one that sends and one that receives (`num_channels = num_sms / 2` of csrc/kernels/intranode.cu and internode.cu). Around
+# these kernels nodes wait for each other twice (`nvshmem_sync` in notify_dispatch and cached_notify of internode.cu), each time for the
+# steps to other nodes of a dissemination barrier, of which there are log2 of the nodes (NVSHMEM_BARRIER_DISSEM_KVAL is 2).
 PLAIN_EXCHANGE = {
     "start": "launch", "notify": "launch", "fill": "exchange_fill", "link": "switch_efficiency", "network": "rdma_efficiency",
 }  # fmt: skip
 UNKNOWN_EXCHANGE = {
-    "copies": {"start": "0 s", "rate": "36.7 GB/s"}, "expert": "0 s", "node_step": "0 s", "first_token": "1 EB/s",
+    "copies": {"start": "0 s", "rate": "18.35 GB/s"}, "expert": "0 s", "node_step": "0 s", "first_token": "1 EB/s",
 }  # fmt: skip
+NORMAL, BARRIERS = ("dispatch", "combine"), 2.0  # kernels of many tokens, and how often nodes wait for each other
 
 KernelNumbers = Mapping[Any, Any]  # keys of some are numbers
 Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers, the likest first
@@ -163,7 +167,8 @@ def _plain_exchange(before: Mapping[str, Any]) -> KernelNumbers:
     """Numbers of exchanges of tokens where no library made for them was known: those of plain ones over the same fabric and network."""
     common = plain_of(files.catalogue("templates", "families")["fabrics"])
     known = {**common["network"]["parameters"], **(files.held(before, ("network", "parameters")) or {})}
-    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}}
+    waits = {"node_step": f"{BARRIERS * parse(_plain(known['rdma_hop']), 's'):.6g} s"}
+    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}, **dict.fromkeys(NORMAL, waits)}
 
 
 def _tiers(name: str, before: KernelNumbers, *section: str) -> list[list[KernelNumbers]]:

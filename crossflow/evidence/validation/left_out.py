@@ -123,9 +123,17 @@ def _chips() -> tuple[dict[Path, str], Reaches]:
 
 
 def _sources() -> tuple[dict[Path, str], Reaches]:
-    found = changed((place for place in _places("measurements") if _fitted_condition(place[1])), neutral)
+    found = changed((place for place in _places("measurements") if _fitted_condition(place[1])), _without)
     names = tuple(name for name, conditions in measurements().items() if any(_fitted_condition((name, key)) for key in _keys(conditions)))
     return found, lambda row: row.source if row.source.startswith(names) else ""
+
+
+def _without(data: dict[Any, Any], keys: Path_) -> None:
+    """Take a condition of a source away; times of the host then are those of its software."""
+    if keys[-2] == "host":
+        del files.held(data, keys[:-1])[keys[-1]]
+    else:
+        neutral(data, keys)
 
 
 def _engines() -> tuple[dict[Path, str], Reaches]:

@@ -325,8 +325,8 @@ def _plan(tensor: int, data: int, of_experts: int, expert: int) -> tuple[int, in
     """Ranks of tensor groups, replicas of attention, and words of a plan for how its experts are divided."""
     if of_experts == expert > 1 and tensor * data == expert**2:  # one dump multiplies degrees of the same ranks: runs that two dumps hold
         tensor, data, of_experts = (max(degree // expert, 1) for degree in (tensor, data, of_experts))
-    if data == 1 or expert == 1:  # inside a tensor group experts are as many bytes and the same sum, however they are divided
-        return tensor, data, ""
+    if data == 1 or expert == 1:
+        return tensor, data, f"-ep{expert}-etp{of_experts}" if expert > 1 and expert * of_experts == tensor else ""
     return tensor, data, f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
 
 
@@ -365,8 +365,9 @@ def _readers(row: TableRow) -> Fields:
     degrees = (_count(row, f"prefill_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
     tensor, data, of_experts, expert = degrees
     tensor, data, _ = _plan(tensor, data, of_experts, expert)
+    _, _, words = _plan(tensor * data, 1, of_experts, expert)
     stages = f"-pp{row['prefill_pp']}" if _count(row, "prefill_pp") > 1 else ""
-    return {"workers": _count(row, "prefill_num_workers"), "strategy": f"tp{tensor * data}{stages}"}
+    return {"workers": _count(row, "prefill_num_workers"), "strategy": f"tp{tensor * data}{words}{stages}"}
 
 
 def _published(row: TableRow) -> Case:

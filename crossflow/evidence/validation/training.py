@@ -241,17 +241,17 @@ def _batch(
     if not good:
         return [], reasons
     machine, known = machine_of(device, sources[source], node, stack), measurements().get(source, {})
-    slow = [_degraded(rows[i], machine, known) for i, _ in good]
+    states = [(_degraded(rows[i], machine, known), int(rows[i]["gpus"]) > node) for i, _ in good]
     found = []
-    for state in sorted(set(slow)):
-        mine = [run for run, own in zip(good, slow, strict=True) if own == state]
-        conditions = measurements()[known["degraded"]["as"]] if state else known
+    for degraded, apart in sorted(set(states)):
+        mine = [run for run, own in zip(good, states, strict=True) if own == (degraded, apart)]
+        conditions = measurements()[known["degraded"]["as"]] if degraded else known
         batch = np.array([float(rows[i]["global_batch"]) for i, _ in mine])
         found.append(
             Runs(
                 rows=tuple(i for i, _ in mine),
                 job=Job(model=model, dtype=spec.dtype, dropout=bool(conditions.get("dropout", False))),
-                machine=replace(machine, stack=_hosted(stack, conditions)),
+                machine=replace(machine, stack=_hosted(stack, conditions, apart=apart)),
                 layout=Layout.of([plan for _, plan in mine], batch, node),
             )
         )
@@ -274,8 +274,10 @@ def _degraded(row: TableRow, machine: Machine, conditions: Mapping[str, Any]) ->
     return bool(float(row["all_reduce_gb_s"]) * 1e9 < float(conditions["degraded"]["all_reduce"]) * expected)
 
 
-def _hosted(stack: SoftwareStack, conditions: Mapping[str, Any]) -> SoftwareStack:
-    """A stack with the host times that are a condition of the source of its runs."""
+def _hosted(stack: SoftwareStack, conditions: Mapping[str, Any], *, apart: bool) -> SoftwareStack:
+    """A stack with the host times that are a condition of the source of its runs, of some sources of those on several nodes `apart`."""
+    if conditions.get("host_apart") and not apart:
+        return stack
     times = {name: np.array([parse(text, "s")]) for name, text in conditions.get("host", {}).items()}
     return stack.model_copy(update={"host": stack.host.model_copy(update=times)})
 

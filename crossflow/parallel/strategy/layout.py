@@ -228,6 +228,11 @@ class Layout:
         """Tokens and samples of the ranks that share each layer of a type, over those of a tensor group. [1]"""
         return self.own_tensor[kind] / self.tp if kind in self.own_tensor else 1.0
 
+    @functools.cached_property
+    def whole(self) -> Mask:
+        """Points whose tensor ranks share experts out while each of them has all tokens, so that nothing is exchanged, shape (n,)."""
+        return np.asarray(~self.sequence_parallel & (self.tensor_of("experts") < self.tp))
+
     def gathers(self, kinds: Iterable[Type]) -> Mask:
         """Whether layers of any of some types are shared by several ranks."""
         return np.asarray(np.logical_or.reduce([self.tensor_of(kind) > 1 for kind in kinds]))

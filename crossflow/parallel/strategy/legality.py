@@ -35,7 +35,7 @@ def plan_problem(
         or _no_tokens(plan, model, task, elements=elements)
         or _no_microbatches(plan, batch)
         or _no_experts(plan, model, task)
-        or _no_own_tensor(plan)
+        or _no_own_tensor(plan, task)
         or _not_distant(plan)
         or _not_shared_out(plan, model)
         or _not_sharded(plan)
@@ -288,8 +288,12 @@ def _named(plan: Plan, kind: Type) -> str:
     return f"{OWN_TENSOR[kind] if getattr(plan, OWN_TENSOR[kind]) else 'tp'} = {plan.tensor_of(kind)}"
 
 
-def _no_own_tensor(plan: Plan) -> str | None:
-    """Why layer types cannot have tensor degrees of their own."""
+def _no_own_tensor(plan: Plan, task: JobTask) -> str | None:
+    """Why layer types cannot have tensor degrees of their own.
+
+    Experts that a service shares out within a tensor group need no tokens of each rank's own: every rank has all of them, and the sum
+    behind the layer adds up what the ranks' experts give.
+    """
     for kind, key in OWN_TENSOR.items():
         ranks = getattr(plan, key)
         if ranks in (0, plan.tp):  # as the plan's
@@ -300,7 +304,8 @@ def _no_own_tensor(plan: Plan) -> str | None:
         if not wider and plan.tp % ranks:
             return f"tp = {plan.tp} is not divisible by {key} = {ranks}"
         needs = f"{key} = {ranks} {'above' if wider else 'below'} tp = {plan.tp} needs"
-        if plan.tp > 1 and not plan.sequence_parallel:
+        whole = kind == "experts" and task != "training" and _fills_tensor(plan)
+        if plan.tp > 1 and not (plan.sequence_parallel or whole):
             return f"{needs} sequence_parallel: true, which gives every tensor rank tokens of its own"
         if not _lies_along(plan, kind, ranks):
             return f"{needs} dp right after tp in placement, for ranks that hold the same lie along both"
@@ -310,11 +315,16 @@ def _no_own_tensor(plan: Plan) -> str | None:
     return None
 
 
+def _fills_tensor(plan: Plan) -> bool:
+    """Whether the ranks of a tensor group share out all experts among themselves."""
+    return plan.ep > 1 and plan.tensor_of("experts") * plan.ep == plan.tp
+
+
 def _lies_along(plan: Plan, kind: Type, ranks: int) -> bool:
     """Whether a placement has room for layers of a type that `ranks` ranks share each: experts may fill just the tensor group."""
     order = _blocks_beyond_tp(plan)
     if kind == "experts":
-        return order == 1 or (ranks * plan.ep == plan.tp and kind not in plan.distant)
+        return order == 1 or (_fills_tensor(plan) and kind not in plan.distant)
     return order == 1 or (order == -1 and ranks == 1)
 
 
@@ -421,11 +431,12 @@ def legal_plans(
             degrees: dict[str, Any] = {
                 "tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp, "micro_batch": micro, "redundant_experts": copies,
             }  # fmt: skip
-            if plan_problem(Plan(**degrees, sequence_parallel=etp > 0), model, batch, task=task) is not None:
+            tokens = (*model.lengths, micro) if task == "decode" else model.lengths  # a service divides its prompts too
+            whole = not etp or (not training and ep * etp == tp)  # ranks may have all tokens each
+            divided = (True,) if not whole else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
+            if plan_problem(Plan(**degrees, sequence_parallel=divided[0]), model, batch, task=task) is not None:
                 continue
             chunks = _chunks(model.depth, pp, virtual_stages if training else (1,), batch // dp // micro)
-            tokens = (*model.lengths, micro) if task == "decode" else model.lengths  # a service divides its prompts too
-            divided = (True,) if etp else (False, True) if tp > 1 and not any(some % tp for some in tokens) else (False,)
             for v, zero, sp, level in itertools.product(chunks, shardings, divided, repeated):
                 if not (zero and dp * cp == 1) and not (zero == 3 and pp > 1):
                     plan = Plan(**degrees, virtual_stages=v, zero=zero, sequence_parallel=sp, **level.options)
