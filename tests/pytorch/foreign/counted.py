@@ -56,7 +56,8 @@ def _counted(make: Any) -> tuple[int, float]:
         return 2 * math.prod(weight) * pixels[0] * math.prod(pixels[2:]) * sum(args[7][:2])
 
     own = {torch.ops.aten._grouped_mm: grouped, torch.ops.aten.convolution_backward: convolved}
-    with FlopCounterMode(display=False, custom_mapping=own) as count, sdpa_kernel(SDPBackend.MATH):
+    written_out = torch.backends.mkldnn.flags(enabled=False)  # recurrent layers, which torch does not count as one operation
+    with FlopCounterMode(display=False, custom_mapping=own) as count, sdpa_kernel(SDPBackend.MATH), written_out:
         source.loss_of(found, model(*found.args, **found.kwargs)).backward()
     return sum(one.numel() for one in model.parameters()), float(count.get_total_flops())
 

@@ -743,8 +743,8 @@ FURTHER: dict[str, Callable[[], Any]] = {
         lambda: {"pixel_values": images(32, 2), "labels": torch.zeros(2, 32, 32).long()},
         "AutoModelForSemanticSegmentation",
         None,
-        **SEES,
-        backbone_out_indices=[0, 1, 1, 2],
+        **{**SEES, "num_hidden_layers": 4},  # the neck takes what four layers give
+        backbone_out_indices=[0, 1, 2, 3],
         neck_hidden_sizes=[16, 32, 32, 32],
         fusion_hidden_size=16,
         num_labels=4,
