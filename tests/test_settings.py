@@ -151,3 +151,26 @@ def test_a_wrong_share_is_told_once_and_not_again_for_every_row_of_the_divisions
         crossflow.load(data, {f"system.budgets.{key}": value})
     (problem,) = caught.value.problems
     assert message in str(problem)
+
+
+TRAINED = {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "system", "devices"),
+    [
+        (["system.devices=8", "system={template: dgx-h200, devices: 16}"], "dgx-h200", 16),  # which says all of it, and comes later
+        (["system={template: dgx-h200, devices: 16}", "system=dgx-b200", "system.nodes=1"], "dgx-b200", 8),
+        (["system.template=dgx-h200", "system=dgx-b200", "system.nodes=2"], "dgx-b200", 16),
+        (["system=dgx-b200", "system.template=dgx-h200", "system.nodes=2"], "dgx-h200", 16),
+    ],
+)
+def test_a_later_setting_wins_over_an_earlier_one(settings, system, devices):
+    made = crossflow.load(TRAINED, settings)
+    assert (made.system.name, made.devices) == (system, devices)
+
+
+def test_a_setting_is_told_as_it_was_written():
+    with pytest.raises(CrossflowError) as caught:
+        crossflow.load(TRAINED, ["system=nonsense", "system.devices=16"])
+    assert str(caught.value).startswith("system=nonsense: system.template: unknown template 'nonsense'")

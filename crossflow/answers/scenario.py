@@ -767,15 +767,27 @@ def spelled_out(document: Document, settings: Iterable[str] = ()) -> Document:
 
 
 def overridden(document: Document, settings: Sequence[str]) -> Document:
-    """The document with settings over its sections spelled out; what names a whole section comes before what changes a key of it."""
-    sections = [_as_section(setting, settings) for setting in settings]
-    return files.override(spelled_out(document, settings), sorted(sections, key=lambda one: one.partition("=")[0] not in SHORT))
+    """The document with settings over its sections spelled out, a later one over those before it.
+
+    What names a section, such as `system=dgx-h200`, leaves what other settings change below it, whichever comes first.
+    """
+    ordered, written = list[str](), dict[str, str]()
+    for setting in settings:
+        if (whole := _as_section(setting, settings)) == setting:
+            ordered.append(setting)
+            continue
+        section, written[whole] = setting.partition("=")[0], setting
+        kept = 1 + max((i for i, one in enumerate(ordered) if one.startswith(f"{section}=")), default=-1)
+        below = [one for one in ordered[kept:] if not one.startswith(f"{section}.{SHORT[section]}=")]
+        ordered = [*ordered[:kept], whole, *below]
+    return files.override(spelled_out(document, settings), ordered, written=written)
 
 
 def _as_section(setting: str, settings: Sequence[str]) -> str:
     """A setting that names a section, as the section that it is short for where another setting reaches below it."""
     section, _, name = setting.partition("=")
-    if section not in SHORT or name.lstrip()[:1] in ("", "{", "[") or not any(other.startswith(f"{section}.") for other in settings):
+    named = section in SHORT and isinstance(files.scalar(name.strip()), str) and name.lstrip()[:1] not in ("", "{", "[")
+    if not named or not any(other.startswith(f"{section}.") for other in settings):
         return setting
     return f"{section}={{{SHORT[section]}: {name}}}"
 

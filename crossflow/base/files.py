@@ -683,8 +683,12 @@ def parts_of(path: str) -> tuple[str | int, ...]:
     return tuple(int(part) if part.isdecimal() and part.isascii() else part for part in path.split("."))
 
 
-def override(document: Document, settings: Iterable[str], origin: str = "--set") -> Document:
+def override(
+    document: Document, settings: Iterable[str], origin: str = "--set", written: Mapping[str, str] = MappingProxyType({})
+) -> Document:
     """Return the document with ``path=value`` settings applied; SpecError for one that cannot be.
+
+    `written` has settings as a user wrote them, where they stand here in another form.
 
     >>> override(Document(file="s.yaml", data={"system": {"devices": 8}}), ["system.devices=512"]).data
     {'system': {'devices': 512}}
@@ -697,7 +701,7 @@ def override(document: Document, settings: Iterable[str], origin: str = "--set")
             raise SpecError([Problem(file=origin, message=f"expected path=value, got {limits.shown(setting)}")])
         parts = parts_of(path)
         value = parse_yaml(text, f"{origin} {path}").data if text.lstrip()[:1] in ("{", "[") else scalar(text.strip())
-        where = f"{origin} {shortened(setting)}"
+        where = f"{origin} {shortened(written.get(setting, setting))}"
         data = replace(data, parts, value, where)
         places.append((parts, where))
     return Document(file=document.file, data=data, lines=LatePlaces(lambda: _set_places(document, places)))
