@@ -93,6 +93,22 @@ def test_runs_that_are_interrupted_are_ranked_by_the_whole_run(file, tmp_path, c
     assert crossflow.run_study(tmp_path / "study.yaml", out=tmp_path / "out").summary.endswith("at 1")
 
 
+def test_services_and_jobs_of_other_lengths_are_ranked_by_the_whole_run(file, capsys):
+    """Each of their steps is as fast, so that the first point was called the best."""
+    served = {"model": "llama3-8b", "task": "decode", "prompt": 512, "output": 64, "global_batch": 16}
+    file.write_text(json.dumps({**DATA, "workload": served, "run": {"steps": 20}}))
+    found = answered(capsys, file, "--vary", "run.steps=20,10")
+    assert (found["goal"], found["best"]["run.steps"], found["ties"]) == ("run.time_s", 10, [])
+    file.write_text(json.dumps({**DATA, "job": {"kind": "dpo"}, "run": {"steps": 20}}))
+    found = answered(capsys, file, "--vary", "run.steps=20,10")
+    assert (found["goal"], found["best"]["run.steps"], found["ties"]) == ("run.time_s", 10, [])
+
+
+def test_runs_that_differ_in_their_spares_are_no_ties(file, capsys):
+    file.write_text(json.dumps({**DATA, "run": RUN}))
+    assert answered(capsys, file, "--vary", "run.spares=0,1", "--vary", "strategy=tp8,tp4-dp2")["ties"] == []
+
+
 def test_runs_of_other_lengths_are_ranked_by_their_time_and_others_by_the_step(file, capsys):
     file.write_text(json.dumps({**DATA, "run": {"tokens": 1e10}}))
     assert answered(capsys, file, "--vary", "run.tokens=2e10,1e10")["best"]["run.tokens"] == 1e10

@@ -283,10 +283,9 @@ class Score(PlainData, Tabular):
     @property
     def ranked(self) -> str:
         """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step."""
-        if self.job:
-            return ITERATION
-        of_runs = "goodput" in self.run or ("time_s" in self.run and any(path.startswith("run.") for path in self.points))
-        return WHOLE_RUN if of_runs else "step_time_s"
+        if "time_s" in self.run and any(path.startswith("run.") for path in self.points):
+            return WHOLE_RUN
+        return ITERATION if self.job else WHOLE_RUN if "goodput" in self.run else "step_time_s"
 
     @property
     def _fastest(self) -> int:

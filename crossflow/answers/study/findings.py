@@ -437,7 +437,7 @@ def reach_of_ties(scenario: Scenario, paths: Collection[str], levels: Collection
     levels : how far the points can be trusted.
     """
     sections = {path.split(".")[0] for path in paths}
-    if sections & {"workload", "software"} or sections == {"run"}:  # of one step its error is the same for all
+    if sections & {"workload", "software", "run"}:  # of one step its error is the same for all runs
         return None
     run = likeness(scenario)
     if "extrapolated" in levels and run.seen != GENERATED:

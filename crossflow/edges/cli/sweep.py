@@ -189,7 +189,7 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
     """Write the table, or JSON, and the files that were asked for."""
     table = score.table()
     names = _columns(arguments, score, table)
-    goal = arguments.sort or ("e2el_s" if "e2el_s" in table else score.ranked)
+    goal = arguments.sort or _usual(score, table)
     order = _order(score, table, goal)
     best = next((i for i in order if score.feasible[i] and np.isfinite(_number(table[goal][i]))), None)
     shown = order if arguments.sort else list(range(len(score)))
@@ -254,6 +254,11 @@ def _columns(arguments: argparse.Namespace, score: Score, table: Mapping[str, An
     return list(dict.fromkeys([*score.points, *([arguments.sort] if arguments.sort else []), *figures, "trust", *why]))
 
 
+def _usual(score: Score, table: Mapping[str, Any]) -> str:
+    """The column that orders points where nobody names one: the time of the whole run where that differs, of a service a request's."""
+    return "e2el_s" if "e2el_s" in table and score.ranked != _RUN else score.ranked
+
+
 def _order(score: Score, table: Mapping[str, Any], goal: str) -> list[int]:
     """Points, the best first; those that cannot run, or have no such figure, last."""
     sign = -1.0 if larger_is_better(goal) else 1.0
@@ -272,7 +277,7 @@ def _ties(source: ScenarioSource, settings: Sequence[str], score: Score, sort: s
     if reach is None:
         return []
     table = score.table()
-    column = sort or ("e2el_s" if "e2el_s" in table else score.ranked)
+    column = sort or _usual(score, table)
     times = np.where(score.feasible, np.asarray(table[column], dtype=float), np.inf)
     best = int(times.argmin())
     return [int(i) for i in np.flatnonzero(times <= times[best] * (1.0 + reach)) if i != best] if np.isfinite(times[best]) else []
