@@ -72,6 +72,8 @@ def test_flags_of_the_file_that_an_export_leaves_out_are_named(scenario, capsys)
     assert main(["plan", "--from", "own.sh", "--on", "dgx-h100", *lengths, "--export", "sglang", "-o", "new.sh"]) == 0
     left = "of own.sh is not written: --schedule-low-priority-values-first, --port; add them to what is written"
     assert left in capsys.readouterr().err
+    assert main(["plan", "--from", "own.sh", "--on", "dgx-h100", *lengths, "--export", "vllm", "-o", "other.sh"]) == 0
+    assert "is not written" not in capsys.readouterr().err  # flags of another framework have no meaning there
 
 
 @pytest.mark.thorough
@@ -84,7 +86,7 @@ def test_an_export_goes_to_stdout_alone_and_stderr_names_the_plan(scenario, caps
     assert "Best plans" not in shown.out
     note, named = shown.err.splitlines()
     assert note.startswith("crossflow: note: predicted with the software stack torchtitan, that of torchtitan;")
-    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s a step, .* GiB of 80 GiB per device", named)
+    assert re.fullmatch(r"crossflow: \S+ is written, the plan to take: .* s per step, .* GiB of 80 GiB per device", named)
     assert named.split()[1] == launch.scenario("h100-ib-cluster").strategy_text
     assert main(["plan", str(scenario), "--export", "torchtitan", "-q"]) == 0
     assert capsys.readouterr() == (shown.out, "")

@@ -20,6 +20,7 @@ from crossflow.edges.launch.deepspeed import CONFIG
 from crossflow.edges.launch.launch import Launch, write
 
 FORMS = (".sh", ".toml", ".json", ".yaml", ".yml")  # endings that say what a file holds
+OF_CONFIG = re.compile(r"--(deepspeed|zero)")  # flags of what DeepSpeed's own file says, which is written anew
 FLAGS = 6  # without meaning for a prediction that are named
 MOST = 3000  # plans that are looked through
 
@@ -103,14 +104,14 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace, launch: Launch |
     elif not arguments.json:
         sys.stdout.write(found.text)
     said = [f"wrote {arguments.output}"] if arguments.output is not None else []
-    figures = f"{show(found.plan.step_time, 's')} a step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} per device"
+    figures = f"{show(found.plan.step_time, 's')} per step, {show(found.plan.needed, 'B')} of {show(found.plan.capacity, 'B')} per device"
     if found.skipped:
         before = "the best plan" if found.skipped == 1 else f"the {found.skipped:,} best plans"
         why = "; ".join(line.removeprefix("- ") for line in found.reason.splitlines()[1:]) or found.reason
         said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}: {why}")
     elif not arguments.json and arguments.output is None:
         said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
-    said += [] if launch is None else _left_out(launch, found.text)
+    said += _left_out(launch, found.text) if launch is not None and launch.kind == found.kind else []
     for line in said:
         page.log(f"crossflow: {line}")
 
@@ -118,7 +119,7 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace, launch: Launch |
 def _left_out(launch: Launch, text: str) -> list[str]:
     """A sentence on the flags of a launch file that are not in what is written, since they set nothing of a scenario."""
     written = frozenset(re.split(r"[\s=]+", text))
-    lacking = [[flag for flag in dict.fromkeys(one.flag for one in some) if flag not in written]
+    lacking = [[flag for flag in dict.fromkeys(one.flag for one in some) if flag not in written and not OF_CONFIG.match(flag)]
                for some in (launch.unmodelled, launch.ignored)]  # fmt: skip
     named = [*lacking[0], *lacking[1][:FLAGS]]
     more = len(lacking[0]) + len(lacking[1]) - len(named)
