@@ -342,14 +342,14 @@ DECODE = "only task: serving and task: decode have it"
 @pytest.mark.parametrize(
     ("experts", "change", "told"),
     [
-        ({}, {"strategy": "dp8-ep8"}, "ep8-dp8-mb128 says how attention lies, by tp and dp alone"),
-        ({}, {"strategy": "tp4-pp2"}, "says how attention lies, by tp and dp alone"),
+        ({}, {"strategy": "dp8-ep8"}, "ep8-dp8-mb128 divides attention, which takes tp and dp only"),
+        ({}, {"strategy": "tp4-pp2"}, "divides attention, which takes tp and dp only"),
         ({}, {"strategy": "dp8-mb32"}, "serving.experts.micro_batches says how a step is cut; leave mb32 out"),
         ({"strategy": "dp8-ep7"}, {}, "serving.experts.strategy:"),
-        ({"strategy": "pp2-dp4-ep4"}, {}, "experts lie on their devices by tp, dp and ep alone"),
+        ({"strategy": "pp2-dp4-ep4"}, {}, "experts are divided by tp, dp and ep only"),
         ({"strategy": "ep"}, {}, "serving.experts.strategy:"),
-        ({"strategy": "dp8-ep8-z3"}, {}, "experts lie on their devices by tp, dp and ep alone"),
-        ({}, {"strategy": "dp8-z3"}, "says how attention lies, by tp and dp alone"),
+        ({"strategy": "dp8-ep8-z3"}, {}, "experts are divided by tp, dp and ep only"),
+        ({}, {"strategy": "dp8-z3"}, "divides attention, which takes tp and dp only"),
         ({"micro_batches": 0}, {}, "serving.experts.micro_batches"),
         ({"micro_batches": 64}, {"work": {"global_batch": 128}}, "make no 64 micro-batches; give fewer, or a larger workload.global_batch"),
         ({}, {"work": {"task": "prefill"}}, DECODE),
@@ -449,7 +449,7 @@ def test_requests_that_lost_their_room_are_read_again_by_the_devices_that_attend
         ({"failures": {"mean_time": "1 h", "repair": "60 s"}}, "none fails or starts by itself; leave it out, or serving.experts"),
         (
             {"pools": {"spare": {"strategy": "tp1", "workers": 1}}},
-            "engines of a pool hold all of a model, and those of the strategy attend alone",
+            "engines of a pool hold a whole model, those of the strategy compute attention only",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_it_is_written_and_told_as_other_timelines_are(tmp_path):
 
 
 def test_what_has_no_timeline_is_refused(tmp_path):
-    with pytest.raises(CrossflowError, match="devices that differ are of a step alone"):
+    with pytest.raises(CrossflowError, match="devices that differ are supported for a single step only"):
         crossflow.timeline(crossflow.from_dict(GRPO), uneven=crossflow.Uneven(ranks={0: 0.5}))
     full = {**DPO, "job": {"kind": "distill", "teacher": {"model": "llama3-70b"}}}
     with pytest.raises(CrossflowError, match="GiB"):

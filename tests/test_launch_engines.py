@@ -376,7 +376,7 @@ def test_workers_that_differ_are_told():
         ),
         ("kind: ConfigMap\ndata: 3\n---\nkind: DynamoGraphDeployment\nspec: {}\n", "<text>:2: data: expected a mapping, got 3"),
         ("kind: DynamoGraphDeployment\nspec:\n  components: []\n", "the deployment starts no workers of vLLM, SGLang or TensorRT-LLM"),
-        ("python3 -m dynamo.vllm --model llama3-8b \\\n --disaggregation-mode prefill\n", "all of them read prompts (prefill) alone"),
+        ("python3 -m dynamo.vllm --model llama3-8b \\\n --disaggregation-mode prefill\n", "all of them only read prompts (prefill)"),
         (
             "python3 -m dynamo.vllm --model llama3-8b \\\n --tensor-parallel-size x\n",
             "<text>:2: --tensor-parallel-size: expected a whole number",

@@ -154,7 +154,10 @@ def test_no_direction_of_the_bus_carries_more_than_it_can(what):
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
-        ("dp8-mb8-offload:optimizer", "only training has an optimizer and keeps activations; without it weights alone can lie on the host"),
+        (
+            "dp8-mb8-offload:optimizer",
+            "only training has an optimizer and keeps activations; otherwise only weights can lie on the host",
+        ),
         ("dp8-mb8-offload:weights", "weights needs zero: 3, which shares them out"),
     ],
 )

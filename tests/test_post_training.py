@@ -508,7 +508,7 @@ def test_what_has_no_meaning_is_refused(data, changes, sentence):
 
 def test_jobs_are_of_training_steps_alone():
     assert "workload.task is forward" in refusal(top={"workload": {**LLAMA, "task": "forward"}})
-    assert "run.failures: interruptions are known of training steps alone" in refusal(top={"run": {"steps": 10, "failures": "llama3-h100"}})
+    assert "interruptions are supported for training steps only" in refusal(top={"run": {"steps": 10, "failures": "llama3-h100"}})
     with pytest.raises(CrossflowError, match="leave out job for its training step"):
         events(crossflow.from_dict(DPO))
 
@@ -523,7 +523,7 @@ def test_what_has_no_room_is_told():
     assert beside.feasible
     assert beside.job["memory_bytes"] <= beside.memory.capacity
     short = crossflow.predict(crossflow.from_dict({**GRPO, "workload": {**LLAMA, "sequence": 128}}))
-    assert short.reason.startswith("workload.sequence: 128 tokens of a sample are fewer than")
+    assert short.reason.startswith("workload.sequence: 128 tokens per sample are fewer than")
 
 
 def test_columns_are_objectives_of_studies():

@@ -405,7 +405,7 @@ WRONG = [
     ({"space": {"strategy": ["d8", "hello"]}}, "strategy 'hello': 'hello' is not understood"),
     ({"space": {"system.budgets.area": {"shares": ["compute", "compute"]}}}, "expected different shares"),
     ({"objectives": []}, "objectives"),
-    ({"searches": {"x": {"searcher": "gradient", "over": ["strategy"]}}}, "searches.x: searcher gradient: the space has options alone"),
+    ({"searches": {"x": {"searcher": "gradient", "over": ["strategy"]}}}, "searches.x: searcher gradient: the space has options only"),
     ({"searches": {"x": {"searcher": "exhaustive"}}}, "searches.x: searcher exhaustive: the space holds quantities without an end"),
     ({"searches": {"x": {"searcher": "nsga2", "population": 1}}}, "searches.x"),
     ({"searches": None}, "it has no end of values; give `count` or a list of values, or say how it is searched"),

@@ -139,7 +139,7 @@ def test_remedies_of_services_fit_as_they_are_written():
 
 def test_nothing_is_written_across_ranks_that_share_a_sample():
     writing = {**LLAMA, "task": "decode", "prompt": 1024, "output": 32}
-    with pytest.raises(CrossflowError, match="cp = 2 divides the tokens of a sample, of which one is written at a time"):
+    with pytest.raises(CrossflowError, match="cp = 2 divides the tokens of a sample, and decoding writes one at a time"):
         check_strategy(scenario_of(workload=writing, strategy="tp8-cp2"))
     with pytest.raises(CrossflowError, match="the 4 tokens that a microbatch writes are not divisible by tp = 8"):
         check_strategy(scenario_of(workload=writing, strategy="tp8-dp2-mb4-sp"))

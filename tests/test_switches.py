@@ -290,6 +290,7 @@ TRANSFORMER = {
         "model": "vit-h", "count": 0.5, "tokens": 1, "tp": 1, "dtype": "fp32", "encode.strategy": "tp1", "encode.workers": 2}.items()},
     **{f"serving.images.tower.{key}": When(value, PAINTED) for key, value in {
         "size": 224, "patch": 16, "merge": 4, "layers": 8, "hidden": 512, "heads": 8, "ffn": 4096, "gated": True, "biases": False, "window": 16}.items()},
+    "serving.images.tower.head_dim": When(128, PAINTED),
     "serving.images.tower.pattern": When("local,global", WINDOWED),
     **{f"serving.guided.{key}": When(value, GUIDED) for key, value in {"token": "9 ms", "share": 0.2, "overlapped": True}.items()},
     "serving.prefill.workers": When(3, READERS), "serving.experts.strategy": When("tp4", APART), "serving.experts.micro_batches": When(1, APART),

@@ -196,7 +196,7 @@ def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document:
     job = top.job
     if job is None:
         return
-    if not isinstance(workload, TransformerSpec) or workload.task != "training":
+    if not isinstance(workload, TransformerSpec) or not workload.trains_transformer:
         what = (
             f"this is {with_article(workload.model)}" if not isinstance(workload, TransformerSpec) else f"workload.task is {workload.task}"
         )

@@ -15,7 +15,7 @@ WIDE, NARROW = ("bf16", "fp16"), ("fp8", "int8", "int4")  # types of weights, th
 def fewer_bits(scenario: Scenario) -> tuple[Remedy, ...]:
     """Weights of fewer bits with which a service fits that keeps them in 16: the widest such type."""
     spec = scenario.workload
-    if not isinstance(spec, TransformerSpec) or spec.task == "training" or spec.weight_dtype is not None or spec.dtype not in WIDE:
+    if not isinstance(spec, TransformerSpec) or spec.trains_transformer or spec.weight_dtype is not None or spec.dtype not in WIDE:
         return ()
     for kind in NARROW:
         try:

@@ -32,7 +32,7 @@ from crossflow.answers.explanation.trials import (
     change_of,
     factor_moves,
     scaled,
-    strategies_of,
+    tried_strategies,
 )  # fmt: skip
 from crossflow.answers.scenario import Scenario, steady
 from crossflow.answers.score import Score, larger_is_better
@@ -77,7 +77,7 @@ def explain_job(scenario: Scenario, start: Score, objective: str, *, tried: bool
     first = next((one.what_if for one in best if not one.what_if.obstructed), None)
     farther = _tried(trials, [(one.number, _way(one.what_if)) for one in best[:FARTHER]], base, DOUBLED)
     ends, swings = _farther(scenario, found, movable, best, trials, base) if objective.removeprefix("job.") in IN_TIME else ((), ())
-    strategies = strategies_of(trials, base) if tried else ()
+    strategies = tried_strategies(trials, base) if tried else ()
     design = Design(settings={}, scenario=scenario, quantities={})
     effects = [_effect(one, groups[one.number], base) for one in singles]
     pace = paces(start)[0]

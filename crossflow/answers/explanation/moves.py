@@ -56,7 +56,8 @@ def moves(design: Design) -> Iterator[Attempt]:
         yield from _job(scenario, scenario.post_training)
         return
     yield from _batch(scenario)
-    if isinstance(scenario.workload, TransformerSpec) and scenario.workload.serves:
+    if scenario.workload.serves:
+        assert isinstance(scenario.workload, TransformerSpec)  # which alone serves
         yield from _service(scenario, scenario.workload)
         yield from _experts(scenario, scenario.workload)
 
@@ -171,9 +172,9 @@ def _batch(scenario: Scenario) -> Iterator[Attempt]:
     batch = getattr(spec, "global_batch", None)
     if batch is None or spec.arrives:
         return
-    for move in _counts("batch", "requests at once" if getattr(spec, "serves", False) else "global batch", {}, BATCH, batch):
+    for move in _counts("batch", "requests at once" if spec.serves else "global batch", {}, BATCH, batch):
         strategy: dict[str, str] = {}
-        if isinstance(spec, TransformerSpec) and spec.serves and isinstance(plan, Plan):
+        if spec.serves and isinstance(spec, TransformerSpec) and isinstance(plan, Plan):
             strategy = {"strategy": as_text(_whole(plan, plan, spec, move.settings[BATCH]), spec)}
         yield replace(move, settings={**move.settings, **strategy})
 

@@ -52,7 +52,7 @@ from crossflow.answers.explanation.trials import (
     Trials,
     allowed,
     factor_moves,
-    strategies_of,
+    tried_strategies,
 )  # fmt: skip
 from crossflow.answers.explanation.uncertainty import larger_is_better as better_larger
 from crossflow.answers.scenario import Scenario, check_steady
@@ -135,7 +135,7 @@ def _of_a_step(scenario: Scenario, start: Score, objective: str, *, tried: bool)
     singles = [w for n, own in top for w in (own, *(trials.best(n, factor, farther, base) for factor in FACTORS[1:])) if w is not None]
     told = {n: _surprise(n, local, base, objective) for n in levers if not n.path.endswith(OVERDRIVE)}
     effects = [_effect(n, local, base, first.get(n), told.get(n), groups[n]) for n in movable]
-    strategies, chip = strategies_of(trials, base), alternatives(scenario, objective, base.value)
+    strategies, chip = tried_strategies(trials, base), alternatives(scenario, objective, base.value)
     return Explanation(
         scenario=scenario,
         objective=objective,
@@ -233,7 +233,7 @@ def other_strategies(scenario: Scenario, objective: str | None = None) -> tuple[
     """What other strategies on the same devices bring, those that fit first: that part of `explain` alone, which takes a moment."""
     start, objective = _start(scenario, objective)
     trials = Trials(scenario=scenario, objective=objective, values={})
-    return strategies_of(trials, trials.outcomes(start)[0])
+    return tried_strategies(trials, trials.outcomes(start)[0])
 
 
 def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:

@@ -147,7 +147,7 @@ def factor_moves(numbers: Sequence[Parameter], factors: Sequence[float] = FACTOR
     return {key: {number.path: value} for key, (number, value) in moved.items() if value != number.value}
 
 
-def strategies_of(trials: Trials, base: TrialOutcome) -> tuple[OtherStrategy, ...]:
+def tried_strategies(trials: Trials, base: TrialOutcome) -> tuple[OtherStrategy, ...]:
     """What other strategies on the same devices bring, those that fit first."""
     scenario = trials.scenario
     near = near_strategies(scenario.strategy, scenario.workload, scenario.strategy_limits, fused=scenario.fused_attention)

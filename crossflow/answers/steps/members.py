@@ -35,7 +35,6 @@ from crossflow.workload.kinds import Workload
 from crossflow.workload.spec import GemmSpec, LstmSpec, TransformerSpec
 from crossflow.workload.stacked import chosen, stacked, structures
 
-Layered = TransformerSpec | DlrmSpec
 Settings = Mapping[str, Any]
 DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "sequence", "m", "n", "k")  # of graphs, which change no node
 STEPS = 1 + COPIES  # of a sequence whose time steps repeat: the first, and as many copies of a block as are laid out

@@ -206,4 +206,4 @@ def watts_per_device(power: float, devices: int, device: Architecture) -> str:
     allowed, beside = number(device.maximum_power), number(device.network_power)
     own = power / devices - beside
     share = f", {percent(own / allowed)} of its {show(allowed, 'W')}" if allowed else ""
-    return f"{show(own, 'W')} a device{share}" + (f", and {show(beside, 'W')} of switches and links" if beside else "")
+    return f"{show(own, 'W')} per device{share}" + (f", and {show(beside, 'W')} of switches and links" if beside else "")

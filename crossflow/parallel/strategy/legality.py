@@ -235,7 +235,7 @@ def _not_on_host(plan: Plan, task: JobTask) -> str | None:
         also = ", and the optimizer's states on the host too" if training else ""
         return f"offload: weights needs zero: 3, which shares them out{also}"
     if not training and set(plan.offload) - {"weights"}:
-        return "offload: only training has an optimizer and keeps activations; without training only weights can lie on the host"
+        return "offload: only training has an optimizer and keeps activations; otherwise only weights can lie on the host"
     if plan.offload_layers and "activations" not in plan.offload:
         return "offload_layers says of how many layers the host keeps activations; give offload: activations too, or leave it out"
     if plan.schedule == "pipedream" and "optimizer" in plan.offload:

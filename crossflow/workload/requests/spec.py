@@ -45,7 +45,7 @@ class TargetsSpec(FileModel):
     """Times that a request should be answered in; one that is absent is always met."""
 
     ttft: PositiveWaitTime | None = Field(None, description="to its first token, such as 2 s")
-    tpot: PositiveWaitTime | None = Field(None, description="mean time of each token after the first, such as 50 ms")
+    tpot: PositiveWaitTime | None = Field(None, description="mean time per token after the first, such as 50 ms")
     e2e: PositiveWaitTime | None = Field(None, description="from its arrival to its last token")
 
 
