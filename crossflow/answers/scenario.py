@@ -50,7 +50,7 @@ from crossflow.engine.lasting.spec import Reliability
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.system import architecture, kind_of_system, resolve
-from crossflow.hardware.architecture.template import ENCODING, FEEDING, READING, GeneratedSystem, SystemSpec
+from crossflow.hardware.architecture.template import ENCODING, FEEDING, READING, GeneratedSystem, SystemSpec, fills
 from crossflow.hardware.mapping.topology import Network
 from crossflow.hardware.mapping.wiring import wired
 from crossflow.hardware.technology.library import KINDS, TechLibrary, library_digest, library_document, load_library
@@ -721,7 +721,7 @@ def _counted(system: SystemSpec, section: Mapping[str, Any]) -> SystemSpec:
         raise SpecError([])
     given = {"devices": devices, "nodes": nodes} if devices is not None or nodes is not None else {}
     found = system.model_copy(update=given)
-    if devices is not None and (nodes is not None or (devices > system.devices_per_node and devices % system.devices_per_node)):
+    if devices is not None and (nodes is not None or not fills(devices, system.devices_per_node)):
         raise SpecError([])
     for problem in network_problems(found, nodes_of(found, found.device_count), Document(file="", data={})):
         raise SpecError([problem])

@@ -31,7 +31,7 @@ DOORS = {
     "architecture.system": ("TEMPLATES", "architecture", "kind_of_system", "reference_peak", "resolve", "template_name"),
     "architecture.connected": ("unconnected",),
     "architecture.template": ("BUDGETS", "DatasheetSystem", "ENCODING", "Ends", "FEEDING", "GeneratedSystem", "Host", "READING",
-        "SystemSpec", "is_none"),
+        "SystemSpec", "fills", "is_none"),
     "architecture.voltage": ("throttled",),
     "mapping.placement": ("AxisRoute", "GROUP", "Placement", "layouts", "level_bandwidths", "pair_route", "place", "place_group"),
     "mapping.rings": ("has_chain", "rings"),

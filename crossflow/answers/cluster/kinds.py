@@ -25,7 +25,7 @@ from crossflow.base.files import Document
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import JobTraffic
 from crossflow.hardware.architecture.run_cost import load_of, operation_of, run_cost
-from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.hardware.architecture.template import SystemSpec, fills
 from crossflow.hardware.mapping.slices import SliceGround, SliceShape, text_of
 from crossflow.workload.cluster.spec import JobsSpec
 from crossflow.workload.requests.asking import found_file
@@ -110,7 +110,7 @@ def kind_of_jobs(
 def _check_whole_nodes(spec: JobsSpec, system: SystemSpec) -> None:
     """CrossflowError for devices of a scenario that leave a node in parts, which the system would say of itself."""
     node, many = system.devices_per_node, spec.devices.number if spec.devices is not None else None
-    if many is not None and many > node and many % node:
+    if many is not None and not fills(many, node):
         raise CrossflowError(f"devices: {many:,} devices do not fill nodes of {node}; give a multiple of {node}, or fewer than that")
 
 

@@ -185,8 +185,10 @@ def lasting_run(
     """
     assert scenario.reliability is not None  # the caller has looked
     found = interrupted(scenario, system, device, score, members)
-    ends = ((scenario.reliability, score.devices, found.run.nodes, found.run.restart, end) for end in ("low", "high"))
-    low, high = (expected(replace(found.run, causes=_causes(*one), slow=_slow(*one[:3], one[-1]))) for one in ends)
+    job = scenario.reliability, score.devices, found.run.nodes
+    low, high = (
+        expected(replace(found.run, causes=_causes(*job, found.run.restart, end), slow=_slow(*job, end))) for end in ("low", "high")
+    )
     shares, n = found.shares.shares, len(score)
     good = _ending(found.shares.goodput)
     computing = (shares["useful"] + shares["shrunk"] + shares["slowed"] + shares["lost_work"]) / good

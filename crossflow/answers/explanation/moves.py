@@ -22,6 +22,7 @@ from crossflow.hardware.architecture.network import NetworkLevel
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.plans import worker_plan
 from crossflow.parallel.strategy.reading import as_text
+from crossflow.workload.kinds import Workload
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.spec import TransformerSpec
 
@@ -95,12 +96,12 @@ def _strategy(design: Design, settings: Mapping[str, Any], factor: Fraction) -> 
 def _replicas(scenario: Scenario, factor: Fraction) -> str | None:
     """The plan with so many times the replicas, which take all requests of a service at once where they do now."""
     plan, spec = scenario.strategy, scenario.workload
-    if not isinstance(plan, Plan) or not isinstance(spec, TransformerSpec) or (plan.dp * factor).denominator > 1:
+    if not isinstance(plan, Plan) or (plan.dp * factor).denominator > 1:
         return None
     return as_text(_whole(plan.but(dp=int(plan.dp * factor)), plan, spec, spec.global_batch), spec)
 
 
-def _whole(changed: Plan, plan: Plan, spec: TransformerSpec, batch: int) -> Plan:
+def _whole(changed: Plan, plan: Plan, spec: Workload, batch: int) -> Plan:
     """A changed plan of another batch; where the replicas of a service take all requests at once, they go on to."""
     at_once = spec.serves and not spec.arrives and plan == plan.serving(spec.global_batch)
     return changed.serving(batch) if at_once else changed
@@ -174,7 +175,7 @@ def _batch(scenario: Scenario) -> Iterator[Attempt]:
         return
     for move in _counts("batch", "requests at once" if spec.serves else "global batch", {}, BATCH, batch):
         strategy: dict[str, str] = {}
-        if spec.serves and isinstance(spec, TransformerSpec) and isinstance(plan, Plan):
+        if spec.serves and isinstance(plan, Plan):
             strategy = {"strategy": as_text(_whole(plan, plan, spec, move.settings[BATCH]), spec)}
         yield replace(move, settings={**move.settings, **strategy})
 

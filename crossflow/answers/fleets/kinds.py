@@ -15,6 +15,7 @@ from crossflow.answers.points import Together, is_together, read_together, varia
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps.batch import Fleet
 from crossflow.base.errors import CrossflowError
+from crossflow.hardware.architecture.template import fills
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import legal_strategies
 from crossflow.parallel.strategy.transformers import plan_of
@@ -155,15 +156,6 @@ def _moved(scenario: Scenario, others: Mapping[str, Any], plan: Plan) -> Scenari
     asked = scenario.document.data.get("system")
     nodes: dict[str, Any] = {NODES: None} if isinstance(asked, Mapping) and "nodes" in asked else {}  # devices are counted here
     return variant(scenario, {**nodes, **others, **_counted(plan, 1)})
-
-
-def fills(devices: int, node: int) -> bool:
-    """Whether devices fill whole nodes, or are a part of one.
-
-    >>> [fills(n, 8) for n in (2, 8, 12, 16)]
-    [True, True, False, True]
-    """
-    return devices <= node or devices % node == 0
 
 
 def kinds_of(scenario: Scenario, space: FleetSpace, trace: RequestTrace, most: int) -> tuple[FleetKind, ...]:

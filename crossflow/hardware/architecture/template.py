@@ -119,6 +119,15 @@ class NodeLoad(FileModel):
     supply: PositiveShare = Field(description="power behind the power supplies over power at the wall")
 
 
+def fills(devices: int, node: int) -> bool:
+    """Whether devices fill whole nodes, or are a part of one.
+
+    >>> [fills(n, 8) for n in (2, 8, 12, 16)]
+    [True, True, False, True]
+    """
+    return devices <= node or devices % node == 0
+
+
 class SystemFields(NamedFileModel):
     """What generated and datasheet systems have in common."""
 
@@ -226,7 +235,7 @@ class SystemFields(NamedFileModel):
                 f"devices = {self.devices} but nodes x devices_per_node = {self.nodes} x {self.devices_per_node}"
                 f" = {self.nodes * self.devices_per_node}; give one of the two"
             )
-        if self.devices is not None and self.devices > self.devices_per_node and self.devices % self.devices_per_node:
+        if self.devices is not None and not fills(self.devices, self.devices_per_node):
             raise ValueError(
                 f"devices = {self.devices} does not fill nodes of {self.devices_per_node} devices;"
                 f" give a multiple of {self.devices_per_node}, or fewer than that"

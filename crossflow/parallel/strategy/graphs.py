@@ -131,11 +131,6 @@ class ProgramStrategies(StrategyKind):
         """Its own, on as many devices as it has."""
         return mesh_of(self.workload.program)
 
-    @property
-    def own(self) -> Mesh:
-        """Its own."""
-        return self.alone
-
     def legal(self, _: Nodes, __: StrategyFilter) -> Iterator[Mesh]:
         """StrategyError: nothing divides a program."""
         raise StrategyError(f"strategy: {GIVEN}")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crossflow.parallel.strategy.mesh import Mesh
     from crossflow.parallel.strategy.notation import Written
     from crossflow.parallel.strategy.reading import AnyStrategy
 
@@ -59,11 +58,6 @@ class StrategyKind(ABC):
     @abstractmethod
     def legal(self, nodes: Nodes, wanted: StrategyFilter) -> Iterator[AnyStrategy]:
         """Every strategy that divides the workload over all devices of so many nodes; StrategyError where it has its own."""
-
-    @property
-    def own(self) -> Mesh | None:
-        """The strategy that the workload has by itself; None of one that is divided."""
-        return None
 
     def text(self, strategy: AnyStrategy) -> str:
         """A strategy as text that reads back as itself."""

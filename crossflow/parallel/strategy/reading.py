@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from crossflow.base.errors import StrategyError
 from crossflow.base.limits import shown
 from crossflow.hardware.architecture.connected import unconnected
-from crossflow.hardware.architecture.template import SystemSpec
+from crossflow.hardware.architecture.template import SystemSpec, fills
 from crossflow.parallel.strategy.graphs import GraphStrategies, ProgramStrategies
 from crossflow.parallel.strategy.hierarchy import Hierarchy, RecommendationStrategies
 from crossflow.parallel.strategy.kinds import ANY, LayeredStrategies, Nodes, StrategyFilter, StrategyKind, StrategyLimits
@@ -67,8 +67,8 @@ def read_strategy(written: Written | None, workload: Workload | None, system: Sy
     if written == ANY:
         first = next(kind.legal(system.mesh, StrategyFilter(kinds=system.kinds)), None)
         if first is None:
-            raise StrategyError(undivided(workload, system.whole_count))
-        written = as_text(first, workload)
+            raise StrategyError(kind.undivided(system.whole_count))
+        written = kind.text(first)
     if system.kinds and is_by_types(written):
         raise StrategyError(f"strategy: {BY_TYPES}")
     return kind.read(f"d{system.whole_count}" if written == DATA_PARALLEL else written, system.mesh)
@@ -92,8 +92,8 @@ def as_texts(strategies: Iterable[AnyStrategy], workload: Workload) -> list[str]
 def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload) -> AnyStrategy:
     """The strategy, if it fits the number of devices; on one device none is needed, then it is the trivial one."""
     counted, devices, kind = system.counted, system.whole_count, strategies_of(workload)
-    if kind.own is not None:
-        return _own(kind.own, system)
+    if not workload.divisible:
+        return _own(kind.alone, system)
     if strategy is None:
         if counted and devices > 1:
             raise StrategyError(
@@ -112,13 +112,14 @@ def fitting(strategy: AnyStrategy | None, system: SystemSpec, workload: Workload
 
 def _filling(strategy: Mesh | Plan, system: SystemSpec) -> AnyStrategy:
     """A strategy, if its devices fill nodes."""
-    if not system.kinds and strategy.devices > system.devices_per_node and strategy.devices % system.devices_per_node:
+    if not system.kinds and not fills(strategy.devices, system.devices_per_node):
         raise StrategyError(f"strategy {strategy} needs {strategy.devices} devices, which do not fill nodes of {system.devices_per_node}")
     return strategy
 
 
-def _own(mesh: Mesh, system: SystemSpec) -> AnyStrategy:
+def _own(mesh: AnyStrategy, system: SystemSpec) -> AnyStrategy:
     """The mesh that a program is written for, if it fits the number of devices."""
+    assert isinstance(mesh, Mesh)  # a program's is
     if system.counted and mesh.devices != system.whole_count:
         axes = sizes_text(tuple((axis.name, axis.size) for axis in mesh.axes))
         raise StrategyError(
@@ -132,7 +133,7 @@ def _own(mesh: Mesh, system: SystemSpec) -> AnyStrategy:
 def _more(strategy: Plan | Mesh, system: SystemSpec, workload: Workload) -> int:
     """Devices of a node of a system that would take a strategy if it had more of them; 0 where it would not. [1]"""
     node, needed = system.devices_per_node, strategy.devices
-    if system.kinds or unconnected(system, needed) or (needed > node and needed % node):
+    if system.kinds or unconnected(system, needed) or not fills(needed, node):
         return 0
     nodes = (min(node, needed), -(-needed // node))
     return 0 if isinstance(strategy, Plan) and strategy_problem(strategy, workload, StrategyLimits(nodes=nodes, balanced=True)) else node
