@@ -13,7 +13,8 @@ from sampled import every
 
 import crossflow
 from crossflow.answers.idle import KNOWN
-from crossflow.answers.scenario_file import OF_FAILURES, ScenarioFile
+from crossflow.answers.scenario_file import ScenarioFile
+from crossflow.answers.scenario_top import OF_FAILURES
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.hardware.architecture.software import SoftwareStack

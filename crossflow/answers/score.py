@@ -13,7 +13,7 @@ import numpy as np
 
 from crossflow.answers.bands import LEVELS
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index, Mask, distinct, divide, plain
+from crossflow.base.arrays import Array, Index, Mask, different, distinct, divide, plain
 from crossflow.base.errors import CrossflowError
 from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData, Tabular
@@ -435,7 +435,7 @@ class Score(PlainData, Tabular):
         found = np.full(len(self), None, dtype=object)
         needed = self.memory_needed
         figures = np.stack([needed, self.memory_capacity, self.host_memory, self.host_capacity, *self.second.values()])
-        for code in np.unique(self.reason[self.reason >= 0]).tolist():
+        for code in different(self.reason[self.reason >= 0]):
             rows = np.flatnonzero(self.reason == code)
             if "{" in self.reasons[code]:
                 first, which = distinct(figures[:, rows])

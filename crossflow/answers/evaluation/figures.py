@@ -16,7 +16,7 @@ from crossflow.answers.steps.batch import Fleet
 from crossflow.answers.steps.members import Members
 from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
-from crossflow.engine.runs.service import TAILS
+from crossflow.engine.runs.outcome import TAILS
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import RunCost, load_of, node_power, operation_of, product, run_cost
 from crossflow.hardware.architecture.system import reference_peak

@@ -9,7 +9,6 @@ import numpy as np
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
-from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
@@ -19,12 +18,11 @@ from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, 
 from crossflow.answers.sections import of_other_makers
 from crossflow.answers.steps.machines import machine
 from crossflow.answers.steps.members import LegalStrategies
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, different
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
 from crossflow.hardware.architecture.connected import unconnected
-from crossflow.parallel.strategy.graphs import GIVEN
-from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.kinds import ANY, GIVEN
 from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import AnyStrategy, as_text, as_texts, legal_strategies, undivided
@@ -267,7 +265,7 @@ def _own(scenario: Scenario, found: Survey, objective: str, margin: float) -> Ra
 def _refusals(scenario: Scenario, found: Survey) -> Iterator[RefusedPlans]:
     """Why strategies fail, those with one reason together, each with the one that is nearest to working."""
     score, lacking = found.score, found.lacking
-    for code in np.unique(score.reason[~score.feasible & (score.reason >= 0)]):
+    for code in different(score.reason[~score.feasible & (score.reason >= 0)]):
         points = np.flatnonzero(~score.feasible & (score.reason == code))
         memory = score.reasons[code] in OVERFULLS
         nearest = int(points[lacking[points].argmin()]) if memory else int(points[0])
@@ -283,6 +281,8 @@ def _remedies(scenario: Scenario, nearest: str) -> tuple[str, ...]:
         return ()
     if not isinstance(made.strategy, Plan):
         return tuple(_on_more_devices(scenario))
+    from crossflow.answers.evaluation.remedies import remedies
+
     own = remedies(made.job().own, made.strategy, made.workload_batch, machine(made, made.architecture))
     from crossflow.answers.evaluation.fewer_bits import fewer_bits  # only where nothing fits
 

@@ -30,8 +30,7 @@ from crossflow.base import files
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document, Path_
-from crossflow.parallel.strategy.graphs import GIVEN
-from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.kinds import ANY, GIVEN
 from crossflow.parallel.strategy.reading import AUTO
 
 BLOCK = 4096  # combinations that are looked at together

@@ -45,7 +45,7 @@ from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
-from crossflow.engine.runs.outcome import Outcome, merged
+from crossflow.engine.runs.outcome import TAILS, Outcome, merged
 from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, rounds_behind, share_read, some_come
 from crossflow.engine.runs.towers import added, encoded, with_tower
 from crossflow.engine.runs.transformer import transformer_step
@@ -66,7 +66,6 @@ OVERRUN = "requests arrive faster than the service can answer them; lower servin
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
 NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
 DRAWN, HALVED = 16, 52  # arrivals that stand for all in a step, and times that an interval of times is halved. [1]
-TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
 
 

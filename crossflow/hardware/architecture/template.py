@@ -434,6 +434,9 @@ class Budgets(FileModel):
         return self
 
 
+CHANGED = ("compute", "memory", "second_memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
+
+
 class ComponentChanges(FileModel):
     """Figures of library components that a template or a scenario replaces."""
 
