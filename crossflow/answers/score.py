@@ -283,7 +283,7 @@ class Score(PlainData, Tabular):
     @property
     def ranked(self) -> str:
         """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step."""
-        if "time_s" in self.run and any(path.startswith("run.") for path in self.points):
+        if "time_s" in self.run and any(map(of_run, self.points)):
             return WHOLE_RUN
         return ITERATION if self.job else WHOLE_RUN if "goodput" in self.run else "step_time_s"
 
@@ -598,11 +598,13 @@ class Score(PlainData, Tabular):
         return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')} at {best})"
 
 
-def ranked_time(columns: Mapping[str, Any]) -> Any:
-    """The column by which points are faster than others, the same as `Score.ranked` where nothing of `run` differs. [s]"""
-    if ITERATION in columns:
-        return columns[ITERATION]
-    return columns[WHOLE_RUN] if INTERRUPTED in columns and WHOLE_RUN in columns else columns["step_time_s"]
+def of_run(path: str) -> bool:
+    """Whether a setting is of a whole run: it leaves a step as it is.
+
+    >>> of_run("run.spares"), of_run("workload.global_batch")
+    (True, False)
+    """
+    return path.partition(".")[0] == "run"
 
 
 def money(score: Score, point: int) -> dict[str, float]:

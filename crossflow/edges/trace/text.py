@@ -25,6 +25,7 @@ MOST_LINES = 32
 LONGEST, SHORTEST_BAR = 20, 10  # characters
 PERCENT = 5  # characters at the end of a line
 SLIVER = 1e-9  # of a cell: what rounding leaves
+SEEN = 0.1  # of a cell: a kind of pass that takes so much of a line is seen in it
 
 
 class Mark(NamedTuple):
@@ -127,14 +128,16 @@ def filling(timeline: Timeline, devices: Sequence[int], cells: int) -> Index:
     table = np.stack([[_times(pieces, (pieces.row == row) & (mark == i), edges) for i in range(kinds + 3)] for row in range(len(devices))])
     idle = timeline.total / cells - table.sum(axis=1, keepdims=True)
     times = np.concatenate([table, idle], axis=1)
-    return np.stack([_taking_turns(np.where(row > SLIVER * timeline.total / cells, row, 0.0)) for row in times])
+    return np.stack([_taking_turns(np.where(row > SLIVER * timeline.total / cells, row, 0.0), kinds) for row in times])
 
 
-def _taking_turns(times: Array) -> Index:
+def _taking_turns(times: Array, kinds: int) -> Index:
     """What each cell shows of the times in it, shape (marks, cells): that which is owed most so far among what is there. [s]
 
     Whatever takes most of each cell would else hide all others: a stage that computes for 48 % of every cell would look idle. Of a
-    device that is too little at work to be owed a cell, the one with most of its work shows it.
+    device that is too little at work to be owed a cell, the one with most of its work shows it. So it is with each of the `kinds` of
+    passes, the first marks, as with the update of weights, which comes once in a step; but no mark loses its last cell to another, and
+    a line shows at most a cell more of passes than there is.
     """
     owed, shown = np.zeros(len(times)), []
     for there in times.T:
@@ -143,8 +146,14 @@ def _taking_turns(times: Array) -> Index:
         owed[shown[-1]] -= there.sum()
     at_work = times[:-1]
     if at_work.any() and min(shown) == len(at_work):
-        most, cell = np.unravel_index(at_work.argmax(), at_work.shape)
-        shown[int(cell)] = int(most)
+        mark, cell = np.unravel_index(at_work.argmax(), at_work.shape)
+        shown[int(cell)] = int(mark)
+    taken = times[:kinds].sum(axis=1) / times[:, 0].sum()
+    for kind in (int(kind) for kind in np.flatnonzero(taken >= SEEN) if kind not in shown):
+        giving = len(times) if sum(mark < kinds for mark in shown) <= taken.sum() else kinds  # so many of the first marks may give way
+        shares = np.array([there * (mark < giving and shown.count(mark) > 1) for there, mark in zip(times[kind], shown, strict=True)])
+        if shares.any():
+            shown[int(np.argmax(shares))] = kind
     return np.array(shown)
 
 
