@@ -87,6 +87,16 @@ class Question:
         return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
 
 
+def of_template(setting: str) -> str:
+    """A setting that only names the system as one of its template, beside which the devices stay that are asked for in another way.
+
+    >>> of_template("system=dgx-h100"), of_template("system={template: dgx-h100, nodes: 2}"), of_template("run.steps=9")
+    ('system.template=dgx-h100', 'system={template: dgx-h100, nodes: 2}', 'run.steps=9')
+    """
+    path, _, name = setting.partition("=")
+    return f"system.template={name}" if path == "system" and name.lstrip()[:1] not in ("", "{", "[") else setting
+
+
 def names_program(model: str) -> bool:
     """Whether a model is the file of a program, which says by itself how it is divided."""
     return model.endswith((".json", ".json.gz")) and Path(model).name != CONFIG and Path(model).is_file() and is_program(model)
