@@ -14,7 +14,7 @@ import numpy as np
 from crossflow.answers.bands import LEVELS
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask, distinct, divide, plain
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import SYNONYMS, CrossflowError, folded
 from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData, Tabular
 from crossflow.base.units import KINDS, SUFFIXES, show, show_beyond
@@ -710,10 +710,15 @@ def no_column(name: str, known: Sequence[str]) -> str:
 
 
 def close(name: str, known: Sequence[str]) -> list[str]:
-    """Known columns that a name may stand for, the likeliest first: by the whole name, or by its part after the last dot."""
+    """Known columns that a name may stand for, the likeliest first: by what it means, by the whole name, or by its part after the last dot.
+
+    >>> close("latency", ["step_time_s", "ttft_s"]), close("speed", ["mfu", "tokens_per_second"])
+    (['step_time_s'], ['tokens_per_second'])
+    """
+    called = [one for one in SYNONYMS.get(folded(name), ()) if one in known]
     whole, last = (difflib.get_close_matches(word, known, n=3) for word in (name, name.rpartition(".")[2]))
     grouped = any(other.startswith(f"{name.partition('.')[0]}.") for other in known)
-    return list(dict.fromkeys(whole + last if grouped else last + whole))
+    return list(dict.fromkeys(called + (whole + last if grouped else last + whole)))
 
 
 def listed(names: Sequence[str], known: Sequence[str]) -> str:
