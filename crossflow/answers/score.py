@@ -47,6 +47,7 @@ INTERRUPTED = "run.goodput"  # column that such runs have
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
+CRAMPED = 5.0  # times as long as predicted, at most, that measured runs took which left little memory (docs/validation.md, nanotron)
 # Fields of a score that hold figures by name.
 _GROUPS = (*PARTS, "architecture", "second", "serving", "operation", "node", "error_band", "run", "job", "points", "units", "own")
 _NAMED = {
@@ -596,6 +597,27 @@ class Score(PlainData, Tabular):
         if not self.feasible[best]:
             return f"Score({points}, 0 feasible; the fastest, at {best}: {self.why(best)})"
         return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')} at {best})"
+
+
+def taken(cost: Array, tight: Mask) -> int:
+    """Place of the plan to take among those that fit, the best first: the first that leaves a margin of memory.
+
+    A tight one where that is worse by more than `CRAMPED` times: measured runs that left little memory were slower by less.
+
+    Parameters
+    ----------
+    cost : what plans are ordered by, the smallest first; negative where larger figures are better.
+    tight : which of them leave little.
+
+    >>> taken(np.array([1.0, 4.0]), np.array([True, False])), taken(np.array([1.0, 6.0]), np.array([True, False]))
+    (1, 0)
+    """
+    room = np.flatnonzero(~tight)
+    if not len(room):
+        return 0
+    best, other = float(cost[0]), float(cost[room[0]])
+    worse = other > CRAMPED * best if best > 0 else best < CRAMPED * other
+    return 0 if worse else int(room[0])
 
 
 def of_run(path: str) -> bool:

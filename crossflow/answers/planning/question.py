@@ -151,7 +151,9 @@ def _assumed(section: Any, workload: Any, config: Path | None) -> Iterator[tuple
 def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any], devices: int) -> Iterator[tuple[str, int | None, str]]:
     """Lengths of a service's requests, and how many are served at once."""
     if "prompt" not in workload and isinstance(model.get("sequence"), int):
-        prompt = min(PROMPT, model["sequence"])
+        longest, written = model["sequence"], 0 if task == "prefill" else workload.get("output", OUTPUT)
+        room = longest - written if isinstance(written, int) else longest  # so that the answer fits behind it
+        prompt = max(min(PROMPT, room), min(PROMPT, longest) // 2, 1)
         yield "prompt", prompt, f"prompts of {prompt:,} tokens; --set workload.prompt=N changes that"
     if "output" not in workload and task != "prefill":
         yield "output", OUTPUT, f"{OUTPUT} tokens written for each request; --set workload.output=N changes that"
