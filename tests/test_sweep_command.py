@@ -113,6 +113,9 @@ def test_a_study_of_a_service_ranks_by_the_whole_request(tmp_path):
     found = crossflow.run_study({"scenario": {**DATA, "workload": served}, "sweep": swept}, out=tmp_path / "out")
     assert (found.study.ranked, found.listing.headers[1]) == ("e2el_s", "e2el_s")
     assert found.best["e2el_s"] == min(row["e2el_s"] for row in found.rows)
+    data = {**DATA, "workload": served}
+    score = crossflow.sweep(data, {"workload.serving.chunk": [512, 1024, 2048], "workload.serving.prefix_hits": [0.0, 0.5]})
+    assert (score.ranked, float(score.best.serving["e2el_s"][0])) == ("e2el_s", float(score.serving["e2el_s"].min()))
 
 
 def test_services_and_jobs_of_other_lengths_are_ranked_by_the_whole_run(file, capsys):

@@ -43,6 +43,7 @@ BUSY = ("attention_busy", "experts_busy")  # shares of a step in which either of
 ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
 WHOLE_RUN = "run.time_s"  # column by which those of a run are that is interrupted
+WHOLE_REQUEST = "e2el_s"  # column by which those of a service in steady state are
 INTERRUPTED = "run.goodput"  # column that such runs have
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
@@ -278,15 +279,20 @@ class Score(PlainData, Tabular):
     @property
     def ranked_times(self) -> Array:
         """Times by which points are faster than others. [s]"""
-        times = {ITERATION: self.job, WHOLE_RUN: self.run}.get(self.ranked)
-        return self.step_time if times is None else np.nan_to_num(times[self.ranked.partition(".")[2]], nan=np.inf)
+        held = {ITERATION: self.job, WHOLE_RUN: self.run, WHOLE_REQUEST: self.serving}.get(self.ranked)
+        return self.step_time if held is None else np.nan_to_num(held[self.ranked.rpartition(".")[2]], nan=np.inf)
 
     @property
     def ranked(self) -> str:
-        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step."""
+        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step.
+
+        Of a service in steady state that of the whole request: its mean step is shorter where fewer requests write at once.
+        """
         if "time_s" in self.run and any(map(of_run, self.points)):
             return WHOLE_RUN
-        return ITERATION if self.job else WHOLE_RUN if "goodput" in self.run else "step_time_s"
+        if self.job or "goodput" in self.run:
+            return ITERATION if self.job else WHOLE_RUN
+        return WHOLE_REQUEST if {WHOLE_REQUEST, "prefill_share"} <= self.serving.keys() else "step_time_s"
 
     @property
     def _fastest(self) -> int:
