@@ -146,15 +146,30 @@ def _taking_turns(times: Array, kinds: int) -> Index:
         owed[shown[-1]] -= there.sum()
     at_work = times[:-1]
     if at_work.any() and min(shown) == len(at_work):
-        mark, cell = np.unravel_index(at_work.argmax(), at_work.shape)
-        shown[int(cell)] = int(mark)
+        mark, place = np.unravel_index(at_work.argmax(), at_work.shape)
+        shown[int(place)] = int(mark)
     taken = times[:kinds].sum(axis=1) / times[:, 0].sum()
     for kind in (int(kind) for kind in np.flatnonzero(taken >= SEEN) if kind not in shown):
-        giving = len(times) if sum(mark < kinds for mark in shown) <= taken.sum() else kinds  # so many of the first marks may give way
-        shares = np.array([there * (mark < giving and shown.count(mark) > 1) for there, mark in zip(times[kind], shown, strict=True)])
-        if shares.any():
-            shown[int(np.argmax(shares))] = kind
+        cell = int(np.argmax([there * (shown.count(mark) > 1) for there, mark in zip(times[kind], shown, strict=True)]))
+        if times[kind, cell] > 0 and shown.count(shown[cell]) > 1 and _has_room(shown, times, taken, cell):
+            shown[cell] = kind
     return np.array(shown)
+
+
+def _has_room(shown: list[int], times: Array, taken: Array, cell: int) -> bool:
+    """Whether a cell may show a pass, so that a line shows at most a cell more of passes than there is.
+
+    Where it shows as many already, the kind of which it shows most too much leaves the cell that is idle for longest.
+    """
+    kinds = len(taken)
+    if shown[cell] < kinds or sum(mark < kinds for mark in shown) <= taken.sum():
+        return True
+    most = int(np.argmax([shown.count(kind) - taken[kind] for kind in range(kinds)]))
+    cells = [i for i, mark in enumerate(shown) if mark == most]
+    if len(cells) < 2:
+        return False
+    shown[max(cells, key=lambda i: float(times[-1, i]))] = len(times) - 1
+    return True
 
 
 def _times(pieces: Pieces, mine: Array, edges: Array) -> Array:
