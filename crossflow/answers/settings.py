@@ -30,7 +30,8 @@ PUBLISHED = (
     *(f"system.levels.{level}.{key}" for level in ("memory", "l2", "l1") for key in ("capacity", "bandwidth", "latency")),
     *(f"system.throughput.{dtype}" for dtype in ("bf16", "fp8")),
 )
-TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "job", "placement", "kernels_per_device")
+TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "job", "requests", "placement", "kernels_per_device")
+OF_WORKLOADS = frozenset(key for model in MODELS.values() for key in model.model_fields)  # what requests have too is meant of these
 
 
 @functools.cache
@@ -46,6 +47,7 @@ def paths(scenario: Described = ANY) -> tuple[str, ...]:
         f"run.{key}" for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance")
     ]
     found += _below(PostTrainingSpec, "job")
+    found += [f"requests.{key}" for key in RequestsSpec.model_fields if key not in OF_WORKLOADS]
     found += [path for key, model in RUN.items() for path in _below(model, f"run.{key}")]
     return tuple(sorted(dict.fromkeys(found), key=lambda path: (path.count("."), path)))
 
@@ -92,8 +94,8 @@ def pointed(problem: Problem, below: str = "", scenario: Described = ANY) -> Pro
     written = _written(problem)
     found = [written] if below and problem.path in TOP else guessed(written, known, problem.path, slips=not beside)
     found = [path for path in found if path != problem.path]
-    if not below and (found == [key] or (key in TOP and not found)):
-        return replace(problem, message=f"{problem.message}; '{key}' stands at the top of a scenario")
+    if not below and (found == [key] or (key in TOP and (not found or problem.path.count(".") == 1))):
+        return replace(problem, message=f"{said}; '{key}' stands at the top of a scenario")
     if scenario.automatic and _of_plan(written):
         cure = f"give a whole one, such as --set strategy={_whole(problem)}"
         return replace(problem, message=f"{said}; auto chooses all of a strategy here; {cure}")

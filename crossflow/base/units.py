@@ -161,6 +161,22 @@ def _factor(unit: str, target: str) -> float:
     return converted(unit, target) if known is None else known
 
 
+def _with_its_time(unit: str, target: str) -> str:
+    """What to say of a unit that lacks its time, as 3 TB for a bandwidth, or has one too much, as 80 GB/s for a capacity.
+
+    >>> _with_its_time("TB", "B/s"), _with_its_time("GB/s", "B"), _with_its_time("W", "B/s")
+    ("; did you mean 'TB/s'?", "; did you mean 'GB'?", '')
+    """
+    other = unit.removesuffix("/s") if unit.endswith("/s") else f"{unit}/s"
+    if unit.endswith("/s") == target.endswith("/s"):
+        return ""
+    try:
+        _factor(other, target)
+    except ValueError:
+        return ""
+    return f"; did you mean '{other}'?"
+
+
 def converted(unit: str, target: str) -> float:
     """The same for units of which neither is known to be one."""
     import tokenize
@@ -175,7 +191,7 @@ def converted(unit: str, target: str) -> float:
     try:
         return float(registry.Quantity(1.0, registry.Unit(_expand(spelled))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
-        raise ValueError(f"{shown(unit)} is not a unit of {target}") from None
+        raise ValueError(f"{shown(unit)} is not a unit of {target}{_with_its_time(unit, target)}") from None
     except (
         pint.UndefinedUnitError,
         pint.errors.DefinitionSyntaxError,

@@ -86,6 +86,16 @@ class Question:
         return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
 
 
+def of_template(setting: str) -> str:
+    """A setting that only names the system as one of its template, beside which the devices stay that are asked for in another way.
+
+    >>> of_template("system=dgx-h100"), of_template("system={template: dgx-h100, nodes: 2}"), of_template("run.steps=9")
+    ('system.template=dgx-h100', 'system={template: dgx-h100, nodes: 2}', 'run.steps=9')
+    """
+    path, _, name = setting.partition("=")
+    return f"system.template={name}" if path == "system" and name.lstrip()[:1] not in ("", "{", "[") else setting
+
+
 def names_program(model: str) -> bool:
     """Whether a model is the file of a program, which says by itself how it is divided."""
     if not model.endswith((".json", ".json.gz")) or Path(model).name == CONFIG or not Path(model).is_file():
@@ -144,7 +154,9 @@ def _assumed(section: Any, workload: Any, config: Path | None) -> Iterator[tuple
 def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any], devices: int) -> Iterator[tuple[str, int | None, str]]:
     """Lengths of a service's requests, and how many are served at once."""
     if "prompt" not in workload and isinstance(model.get("sequence"), int):
-        prompt = min(PROMPT, model["sequence"])
+        longest, written = model["sequence"], 0 if task == "prefill" else workload.get("output", OUTPUT)
+        room = longest - written if isinstance(written, int) else longest  # so that the answer fits behind it
+        prompt = max(min(PROMPT, room), min(PROMPT, longest) // 2, 1)
         yield "prompt", prompt, f"prompts of {prompt:,} tokens; --set workload.prompt=N changes that"
     if "output" not in workload and task != "prefill":
         yield "output", OUTPUT, f"{OUTPUT} tokens written for each request; --set workload.output=N changes that"

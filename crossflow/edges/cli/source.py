@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crossflow.answers.planning.opening import ScenarioSource, load
-from crossflow.answers.planning.question import INSTEAD, Question, names_program
+from crossflow.answers.planning.question import INSTEAD, Question, names_program, of_template
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.sections import model_name
 from crossflow.base import files, limits
@@ -43,6 +43,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     asked = getattr(arguments, "requests", None)
     if asked is not None and arguments.scenario is not None:
         raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario, asked=asked))
+    if arguments.scenario is None:  # options and launch files say how many devices there are, which the name of a system leaves
+        arguments.settings = [of_template(setting) for setting in arguments.settings]
     if getattr(arguments, "launch", None) is not None:
         return _launched(arguments, given)
     file = arguments.scenario
