@@ -42,7 +42,8 @@ def test_a_file_of_another_kind_has_no_rates(tmp_path):
 FIELDS = {
     "run.failures": "rsc-1-a100",
     "run.failures.node.rate": "0.03 1/day", "run.failures.node.low": "0.01 1/day", "run.failures.node.high": "0.03 1/day",
-    "run.failures.node.per": "device", "run.failures.node.detection": "9 min", "run.failures.node.diagnosis": "9 min",
+    "run.failures.node.per": "device", "run.failures.node.nodes": 32,
+    "run.failures.node.detection": "9 min", "run.failures.node.diagnosis": "9 min",
     "run.failures.node.repair": "9 h", "run.failures.node.silent": True, "run.failures.node.again": 0.4, "run.failures.node.slowdown": 1.5,
     "run.checkpoint.kind": "synchronous", "run.checkpoint.to": "neighbours", "run.checkpoint.layout": "consolidated",
     "run.checkpoint.links": "shared",
@@ -53,6 +54,7 @@ FIELDS = {
     "run.maintenance.every": "2 days", "run.maintenance.length": "2 h",
 }  # fmt: skip
 UNSHARED = {
+    "run.failures.node.nodes": {"run.failures.node": {**CAUSES["node"], "per": "domain"}},
     "run.failures.node.slowdown": {"run.failures.node": {"rate": "0.02 1/day", "per": "node", "detection": "2 min"}},
     "run.maintenance.every": {"run.maintenance": {"length": "1 h"}},
     "run.maintenance.length": {"run.maintenance": {"every": "9 days"}},
@@ -84,6 +86,8 @@ REFUSED = [
     ("run.failures.mtbf", "5 years", "run.failures.mtbf: a cause says its rate and how it is noticed, such as mtbf: {rate: 2 "),
     ("run.failures.node.rate", "3 s", "scenario: run.failures.node.rate: expected a quantity in 1/s, got '3 s'"),
     ("run.failures.node.slowdown", 1.5, "run.failures.node: repair is of what stops the job, and a slowdown does not"),
+    ("run.failures.node.per", "domain", "run.failures.node: a domain has a number of nodes; give it, such as nodes: 8"),
+    ("run.failures.node.nodes", 8, "run.failures.node: nodes is of a domain, and this is per node; take per: domain, or leave nodes out"),
     ("run.failures.node.slowdown", 0.5, "run.failures.node.slowdown: "),
     ("run.failures.node.again", 1.0, "run.failures.node.again: "),
     ("run.failures.node.count", 3, "scenario: run.failures.node: give one of rate and count"),
@@ -189,6 +193,21 @@ def test_rates_of_counts_have_the_intervals_of_poisson():
     exposure = 54 * 86400 * 16384
     # 90 % interval of a Poisson mean with 6 counted: 2.61 to 11.84 (Garwood's table).
     assert np.array([found.low, found.rate, found.high]) * exposure == pytest.approx([2.613, 6, 11.842], abs=1e-3)
+
+
+def test_a_domain_of_one_node_is_a_node():
+    alone = crossflow.predict(changed("run.failures.node", {**CAUSES["node"], "per": "domain", "nodes": 1})).run
+    assert dict(alone) == figures()
+
+
+def test_domains_of_a_job_are_those_that_it_lies_in():
+    """1,024 nodes in racks of 36 lie in 29 racks, the last of which holds 16 of them; nodes away are those of all racks, whatever fills
+    them."""
+    rack = {"rate": "0.01 1/day", "per": "domain", "nodes": 36, "detection": "0 s", "repair": "1 h"}
+    run = crossflow.predict(changed("run", {"tokens": 1e15, "failures": {"rack": rack}, "restart": {"schedule": "0 s", "load": "0 s",
+        "warm_up": "0 s"}, "spares": 500})).run  # fmt: skip
+    assert run["mean_time_between_interruptions_s"] == pytest.approx(86400 / 0.01 / 29)
+    assert run["nodes_in_repair"] == pytest.approx(0.01 / 24 * 1024)
 
 
 def test_uncertain_rates_give_an_interval_and_better_ones_never_a_longer_run():

@@ -87,29 +87,23 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
 
 def _causes(spec: Reliability, devices: Array, nodes: Array, restart: Array, end: str = "rate") -> tuple[FailureCause, ...]:
     """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates; restarts take so long. [s]"""
-    many = _units(devices, nodes)
     stopping = {name: one for name, one in spec.causes.items() if one.slowdown is None}
-    all_of_it = [getattr(rates(spec, name), end) * many[one.per] for name, one in stopping.items()]
+    all_of_it = [getattr(rates(spec, name), end) * one.many(devices, nodes) for name, one in stopping.items()]
     first = first_of_bursts(all_of_it, [one.again for one in stopping.values()], restart)
     return tuple(
-        FailureCause(name=name, rate=rate, detection=one.detection + one.diagnosis, repair=one.repair, silent=one.silent, again=one.again)
+        FailureCause(name=name, rate=rate, detection=one.detection + one.diagnosis, repair=one.repair, silent=one.silent, again=one.again,
+                     domain=one.domain)
         for (name, one), rate in zip(stopping.items(), first, strict=True)
-    )
+    )  # fmt: skip
 
 
 def _slow(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[SlowCause, ...]:
     """What slows such jobs and does not stop them, likewise."""
-    many = _units(devices, nodes)
     return tuple(
-        SlowCause(name=name, rate=getattr(rates(spec, name), end) * many[one.per], length=one.detection + one.diagnosis,
+        SlowCause(name=name, rate=getattr(rates(spec, name), end) * one.many(devices, nodes), length=one.detection + one.diagnosis,
                   slowdown=one.slowdown)
         for name, one in spec.causes.items() if one.slowdown is not None
     )  # fmt: skip
-
-
-def _units(devices: Array, nodes: Array) -> Mapping[str, Array]:
-    """How many there are of what a rate may be of. [1]"""
-    return {"device": devices, "node": nodes, "job": points(1.0)}
 
 
 def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> SavedState:

@@ -1,7 +1,7 @@
 """A long run by events: every failure, repair, spare and restart by itself, from a seed.
 
-It asks for what `renewal` asks for, of one design point, and has neither of its two approximations about spares: each node is repaired by
-itself, and failures strike only while the job runs or restarts. On the rest they agree, and a test says so.
+It asks for what `renewal` asks for, of one design point, and has neither of its two approximations about spares: each node or domain is
+repaired by itself, and failures strike only while the job runs or restarts. On the rest they agree, and a test says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.base.arrays import Array, points
-from crossflow.engine.lasting.record import KINDS_OF_TIME, LongRun
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun
 from crossflow.engine.lasting.sparing import speed_without
 
 MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
@@ -94,7 +94,8 @@ class _Job:
     rates: Array  # of the causes in order. [1/s]
     slowness: _Slowness
     now: float = 0.0
-    repairs: list[float] = field(default_factory=list)  # when nodes are back. [s]
+    repairs: list[tuple[float, float]] = field(default_factory=list)  # when nodes are back [s], and how many. [1]
+    away: float = 0.0  # nodes in repair. [1]
     times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS_OF_TIME, 0.0))
     spans: list[RunSpan] = field(default_factory=list)
 
@@ -119,13 +120,19 @@ class _Job:
             self.spans.append(RunSpan(begin=begin, end=end, kind=kind, cause=cause, speed=speed))
 
     def mended(self) -> None:
-        while self.repairs and self.repairs[0] <= self.now:
-            heapq.heappop(self.repairs)
+        while self.repairs and self.repairs[0][0] <= self.now:
+            self.away -= heapq.heappop(self.repairs)[1]
+
+    def taken(self, cause: FailureCause) -> float:
+        """Nodes that a strike takes out: those of one of the job's domains, each of which is as likely. [1]"""
+        sizes = cause.taken(points(self.run["nodes"]))
+        struck = self.rng.random() if len(sizes) > 1 else 0.0
+        return float(sizes[0 if struck < sizes[0][0][0] else 1][1][0])
 
     @property
     def speed(self) -> float:
         """Speed with the replicas that have all their nodes, over that with all replicas. [1]"""
-        lacking = math.ceil(max(len(self.repairs) - self.run["spares"], 0.0) / self.run["replica"])
+        lacking = math.ceil(max(self.away - self.run["spares"], 0.0) / self.run["replica"])
         return float(speed_without(points(float(lacking)), points(self.run["nodes"] / self.run["replica"]), points(self.run["idle"]))[0])
 
 
@@ -163,7 +170,7 @@ def _pieces(job: _Job, running: float, *, elastic: bool) -> Iterator[_Piece]:
         pace, changes = job.slowness.at(job.now)
         if elastic:
             job.mended()
-            changes = min([changes, *job.repairs[:1]])
+            changes = min([changes, *(when for when, _ in job.repairs[:1])])
         ends = min(changes - start, running)
         yield _Piece(begin=begin, end=ends, replicas=job.speed if elastic else 1.0, pace=pace)
         if ends >= running:
@@ -258,16 +265,17 @@ def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int
 
 
 def _fail(job: _Job, run: LongRun, which: int) -> None:
-    """Notice a failure, send its node to repair, and wait for another where there is no spare."""
+    """Notice a failure, send its nodes to repair, and wait for others where spares are too few."""
     cause = run.causes[which]
     detection, repair = float(np.ravel(cause.detection)[0]), float(np.ravel(cause.repair)[0])
     job.spend("lost_work" if cause.silent else "detection", detection, cause.name)
     job.mended()
     if not repair:
         return
-    heapq.heappush(job.repairs, job.now + job.rng.exponential(repair))
-    while not run.goes_on.any() and len(job.repairs) > job.run["spares"]:
-        job.spend("waiting", job.repairs[0] - job.now, cause.name)
+    heapq.heappush(job.repairs, (job.now + job.rng.exponential(repair), taken := job.taken(cause)))
+    job.away += taken
+    while not run.goes_on.any() and job.away > job.run["spares"]:
+        job.spend("waiting", job.repairs[0][0] - job.now, cause.name)
         job.mended()
 
 

@@ -31,6 +31,7 @@ class FailureCause:
     repair : mean time for which a node is away, exponential; 0 where no node is taken out. [s]
     silent : whether the job runs on in vain until it is noticed, so that the work of this time is lost too.
     again : probability that it strikes once more as soon as the job has restarted; `rate` is without these. [1]
+    domain : nodes that break together and come back together, those of a rack or below a switch; `rate` is of all domains of the job. [1]
     """
 
     name: str
@@ -39,6 +40,17 @@ class FailureCause:
     repair: Array = field(default_factory=_none)
     silent: bool = False
     again: float = 0.0
+    domain: float = 1.0
+
+    def taken(self, nodes: Array) -> tuple[tuple[Array, Array], ...]:
+        """Of a job on so many nodes: the share of its strikes that hit whole domains, and what these take out; the same of the last one.
+
+        A job fills its domains one after the other, so that the last may hold fewer of its nodes. [1]
+        """
+        whole, rest = np.divmod(nodes, self.domain)
+        domains = np.ceil(nodes / self.domain)
+        found = (whole / domains, np.full(1, self.domain)), (1.0 - whole / domains, np.where(rest > 0, rest, self.domain))
+        return tuple((share, size) for share, size in found if share.any())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
