@@ -227,7 +227,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
     rng = np.random.default_rng(2)
     runs = [drawn_run(rng, elastic) for _ in range(40)]
     alone = [expected(run) for run in runs]
-    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic", "slow")]
+    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic", "slow", "jitter")]
     causes = tuple(
         FailureCause(
             name=one.name, silent=one.silent,

@@ -11,7 +11,7 @@ from crossflow.answers.evaluation.lasting import drawn
 from crossflow.answers.scenario_file import RunLength
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, ReliabilitySpec, RestartSpec, _assumed, rates
+from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, MaintenanceSpec, ReliabilitySpec, RestartSpec, _assumed, rates
 
 MODEL = {"model": "transformer", "layers": 8, "hidden": 4096, "heads": 32, "ffn": 16384, "vocabulary": 32000, "sequence": 2048,
          "global_batch": 4096}  # fmt: skip
@@ -52,10 +52,13 @@ FIELDS = {
     "run.restart.schedule": "9 min", "run.restart.load": "9 min", "run.restart.warm_up": "9 min",
     "run.spares": 1, "run.elastic": True, "run.maintenance": {"every": "5 days", "length": "1 h"},
     "run.maintenance.every": "2 days", "run.maintenance.length": "2 h",
+    "run.jitter": {"spread": 0.02}, "run.jitter.spread": 0.03, "run.jitter.per": "node", "run.jitter.law": "exponential",
 }  # fmt: skip
 UNSHARED = {
     "run.failures.node.nodes": {"run.failures.node": {**CAUSES["node"], "per": "domain"}},
     "run.failures.node.slowdown": {"run.failures.node": {"rate": "0.02 1/day", "per": "node", "detection": "2 min"}},
+    "run.jitter.per": {"run.jitter": {"spread": 0.02}},
+    "run.jitter.law": {"run.jitter": {"spread": 0.02}},
     "run.maintenance.every": {"run.maintenance": {"length": "1 h"}},
     "run.maintenance.length": {"run.maintenance": {"every": "9 days"}},
 }
@@ -63,7 +66,7 @@ UNSHARED = {
 
 def test_every_field_of_an_interrupted_run_is_here():
     own = {f"run.{name}" for name in RunLength.model_fields} - {"run.samples", "run.tokens", "run.steps"}
-    sections = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec}
+    sections = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec, "jitter": JitterSpec}
     inner = {f"run.{key}.{name}" for key, model in sections.items() for name in model.model_fields}
     causes = {path for path in FIELDS if path.startswith("run.failures.")}
     assert (own | inner | causes) - {"run.checkpoint", "run.restart"} == set(FIELDS)
@@ -74,8 +77,9 @@ def test_every_field_moves_an_answer(path):
     data = SCENARIO
     for other, value in UNSHARED.get(path, {}).items():
         data = files.replace(data, other.split("."), value, other)
+    plain = crossflow.predict(crossflow.from_dict(data)).run if path in UNSHARED and path.startswith("run.jitter") else figures()
     data = files.replace(data, path.split("."), FIELDS[path], path)
-    assert dict(crossflow.predict(crossflow.from_dict(data)).run) != figures()
+    assert dict(crossflow.predict(crossflow.from_dict(data)).run) != dict(plain)
 
 
 REFUSED = [
@@ -98,6 +102,10 @@ REFUSED = [
     ("run", {"steps": 3, "spares": 2}, "run: spares needs failures, such as failures: llama3-h100; give it, or leave spares out"),
     ("workload.task", "prefill", "run.failures: a transformer that is trained is interrupted and comes back; workload.task is prefill"),
     ("run.spares", -1, "run.spares: "),
+    ("run.jitter", {"spread": 1.5}, "run.jitter.spread: "),
+    ("run.jitter", {"spread": 0.1, "per": "rack"}, "run.jitter.per: "),
+    ("run", {"steps": 3, "jitter": {"spread": 0.1}, "spares": 2}, "run: spares needs failures, such as failures: llama3-h100; give it"),
+    ("run", {"steps": 3, "jitter": {"spread": 0.1}, "failures": {"jitter": CAUSES["node"]}}, "run.failures.jitter: run.jitter has this "),
     ("run.maintenance", {"every": "0 s", "length": "1 s"}, "run.maintenance.every: expected greater than 0 s, got '0 s'"),
 ]  # fmt: skip
 
@@ -140,6 +148,40 @@ def test_what_a_layout_leaves_of_elasticity_is_told(strategy, nodes, like, said)
     assert said not in run(False).notes
     (draw,) = drawn(run("reroute").scenario, run("reroute").score, 0)
     assert (draw.times["waiting"] > 0) == (not like)
+
+
+def test_steps_that_vary_need_no_failures_and_take_what_the_slowest_does():
+    """8,192 devices whose computing varies by 2 %: each step waits for the slowest, the run for all steps; nothing else is lost."""
+    quiet, jitter = {"tokens": 1e15}, {"tokens": 1e15, "jitter": {"spread": 0.02}}
+    plain, found = (crossflow.predict(changed("run", run)) for run in (quiet, jitter))
+    assert plain.step_time == found.step_time
+    computing = 1 - sum(found.breakdown.get(part, 0.0) for part in ("exposed_communication", "bubble")) / found.step_time
+    more = found.run["time_s"] / plain.run["time_s"] - 1
+    # Of 8,192 normal draws the largest is 3.86 standard deviations above the mean; the tail of the log-normal law is a little longer.
+    assert more == pytest.approx(0.02 * computing * 3.86, rel=0.06)
+    assert found.run["cause.jitter_share"] == found.run["slowed_share"] == pytest.approx(1 - 1 / (1 + more))
+    assert found.run["mean_step_s"] == pytest.approx(found.step_time * (1 + more))
+    assert found.run["mean_step_s"] < found.run["p99_step_s"] < 1.05 * found.run["mean_step_s"]
+    assert found.run["interruptions"] == found.run["spares"] == 0
+    assert not [note for note in found.notes if note.startswith("run")]
+    (draw,) = drawn(found.scenario, found.score, 0)
+    assert draw.duration == pytest.approx(found.run["time_s"], rel=1e-3)
+
+
+def test_one_device_waits_for_no_other():
+    data = {"system": {"template": "h100-ib-cluster", "devices": 1, "nodes": 1, "devices_per_node": 1}, "workload": {**MODEL, "layers": 1,
+        "global_batch": 1}, "strategy": "tp1", "run": {"steps": 10, "jitter": {"spread": 0.2}}}  # fmt: skip
+    found = crossflow.predict(crossflow.from_dict(data))
+    assert found.run["goodput"] == pytest.approx(1)
+    assert "run.jitter changes nothing here: there is one device, which waits for no other" in found.notes
+
+
+@pytest.mark.parametrize("task", ["prefill", "decode"])
+def test_steps_of_requests_do_not_vary_so(task):
+    workload = MODEL | {"task": task}
+    data = files.replace(files.replace(SCENARIO, ["workload"], workload, ""), ["run"], {"steps": 9, "jitter": {"spread": 0.1}}, "")
+    with pytest.raises(CrossflowError, match=f"run.jitter: a transformer that is trained has steps that wait .* workload.task is {task}"):
+        crossflow.from_dict(data)
 
 
 def test_one_node_has_no_neighbours():

@@ -28,7 +28,7 @@ TESTS = {
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters expert_pools "
     "rising_rates images",
-    "engine/lasting": "lasting lasting_runs saving validation_goodput lasting_shown",
+    "engine/lasting": "lasting jitter lasting_runs saving validation_goodput lasting_shown",
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
     "faster_links rising_rates serve serving congestion congestion_services images",

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.base.arrays import Array, points
-from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun
+from crossflow.engine.lasting.jitter import drawn, slowest
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, Jitter, LongRun
 from crossflow.engine.lasting.sparing import speed_without
 
 MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
@@ -93,6 +94,7 @@ class _Job:
     keep: bool
     rates: Array  # of the causes in order. [1/s]
     slowness: _Slowness
+    jitter: Jitter | None = None
     now: float = 0.0
     repairs: list[tuple[float, float]] = field(default_factory=list)  # when nodes are back [s], and how many. [1]
     away: float = 0.0  # nodes in repair. [1]
@@ -163,19 +165,28 @@ class _Piece:
         return self.replicas * self.pace
 
 
-def _pieces(job: _Job, running: float, *, elastic: bool) -> Iterator[_Piece]:
-    """Parts of a stretch of running, between which repaired nodes join, and something slows the job or does so no longer."""
+def _pieces(job: _Job, running: float, *, elastic: bool, left: float) -> Iterator[_Piece]:
+    """Parts of a stretch of running, between which repaired nodes join, and something slows the job or does so no longer.
+
+    Steps that vary are drawn in each part, of no more steps than do what is `left` in the mean; a repair or a slow device cuts a step where
+    it comes.
+    """
     begin, start = 0.0, job.now
     while True:
         pace, changes = job.slowness.at(job.now)
         if elastic:
             job.mended()
             changes = min([changes, *(when for when, _ in job.repairs[:1])])
-        ends = min(changes - start, running)
+        ends, then = min(changes - start, running), changes
+        if job.jitter is not None and ends > begin:
+            longest = _running(job.run, left) * float(slowest(job.jitter, 1.0 / pace)[0])
+            ends = min(ends, begin + max(longest, float(job.jitter.step[0])))
+            then = min(changes, start + ends)
+            pace = 1.0 / drawn(job.jitter, 1.0 / pace, ends - begin, job.slowness.rng)
         yield _Piece(begin=begin, end=ends, replicas=job.speed if elastic else 1.0, pace=pace)
         if ends >= running:
             return
-        begin, job.now = ends, changes
+        begin, job.now = ends, then
 
 
 def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: float, cause: str) -> float:
@@ -184,7 +195,7 @@ def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: 
     cycle = run["interval"] + run["stall"]
     whole = 0.0 if kept_all else np.floor(max(running - run["commit"], 0.0) / cycle)
     readable = running if kept_all else whole * cycle  # running time whose work is kept
-    pieces, kept, ends = _kept(run, _pieces(job, running, elastic=elastic), readable, left)
+    pieces, kept, ends = _kept(run, _pieces(job, running, elastic=elastic, left=left), readable, left)
     if ends is not None:  # with all that it did
         readable = running = ends
     for one in pieces:
@@ -224,7 +235,7 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
         "replica", "idle", "planned", "maintenance")}  # fmt: skip
     rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
     slowness = _Slowness(run, np.random.default_rng([seed, draw, 1]))
-    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates, slowness=slowness)
+    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates, slowness=slowness, jitter=run.jitter)
     counts, done = dict.fromkeys((one.name for one in run.causes), 0), 0.0
     longest = 1e4 * (work + plain["interval"]) * (1.0 + plain["stall"] / plain["interval"])  # in which any run ends
     regular = 1.0 / plain["planned"] if plain["planned"] else np.inf

@@ -18,7 +18,7 @@ switch) break and come back together, which the queue of repairs and an elastic 
 
 Slow devices are periods that come at random and end by themselves; as many of a cause are under way as customers in an M/G/oo queue [4]_,
 Poisson of mean rate x length, and the slowest of all rules the job. They are independent of failures, so that in the mean all work of the
-run takes E[1 / slowdown] of its time.
+run takes E[1 / slowdown] of its time. Steps that vary by themselves wait for the slowest of all (`jitter`), beside a slow device or not.
 
 Exact are all parts but two. The wait for nodes takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: of
 nodes that break alone it is exact without spares, and where restarts are short beside the time between failures; `events` has no such
@@ -43,7 +43,8 @@ from dataclasses import replace
 import numpy as np
 
 from crossflow.base.arrays import Array, points, share_of, wide
-from crossflow.engine.lasting.record import KINDS_OF_TIME, NONE, LongRun, TimeShares
+from crossflow.engine.lasting.jitter import slowest
+from crossflow.engine.lasting.record import JITTER, KINDS_OF_TIME, NONE, LongRun, TimeShares
 from crossflow.engine.lasting.sparing import MOST_SPARES, Outage, lost_speed, shortages
 
 _MOST = 600.0  # exponent, beyond which a job never gets on
@@ -97,13 +98,14 @@ def first_of_bursts(rates: Sequence[Array], again: Sequence[float], restart: Arr
 
 
 def _slowed(run: LongRun) -> dict[str, Array]:
-    """Share of the work that is not done because of each cause of slowness, whose slowest one rules. [1]"""
+    """Share of the work that is not done because of each cause of slowness, whose slowest one rules, and because steps vary. [1]"""
     found, faster = dict[str, Array](), np.ones(1)  # the latter is the probability that nothing slower is under way
+    steady = 1.0 / slowest(run.jitter)
     for one in sorted(run.slow, key=lambda one: -one.slowdown):
         present = -np.expm1(-one.rate * one.length)
-        found[one.name] = faster * present * (1.0 - 1.0 / one.slowdown)
+        found[one.name] = faster * present * (steady - 1.0 / slowest(run.jitter, one.slowdown))
         faster = faster * (1.0 - present)
-    return found
+    return found if run.jitter is None else {**found, JITTER: 1.0 - steady}
 
 
 def expected(run: LongRun) -> TimeShares:

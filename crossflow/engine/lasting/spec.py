@@ -139,6 +139,9 @@ class Reliability(ReliabilitySpec):
     assumed: tuple[str, ...] = ()
 
 
+UNBROKEN = Reliability(kind="reliability", name="own", title="", sources={}, causes={})  # of runs that nothing interrupts
+
+
 class CheckpointSpec(FileModel):
     """How a run saves its state."""
 
@@ -172,6 +175,17 @@ class CheckpointSpec(FileModel):
         if self.to == "neighbours" and (self.bandwidth is not None or self.storage_bandwidth is not None):
             raise ValueError("bandwidth and storage_bandwidth are of a storage, and it is written to neighbours; leave them out")
         return self
+
+
+class JitterSpec(FileModel):
+    """How the computing of devices varies from step to step; each step waits for the slowest."""
+
+    spread: Finite = Field(ge=0.0, le=1.0, description="standard deviation of the computing of one device or node in a step, over its mean")
+    per: Literal["device", "node"] = Field(default="device", description="what varies by itself; devices of one node may vary together")
+    law: Literal["log-normal", "exponential"] = Field(
+        default="log-normal",
+        description="of these times; exponential: a time that each step takes, and an exponential delay, whose tail is longer",
+    )
 
 
 class MaintenanceSpec(FileModel):
