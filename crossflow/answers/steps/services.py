@@ -159,7 +159,7 @@ def handed_over(scenario: Scenario) -> float:
 
 
 def lies_somewhere(scenario: Scenario) -> bool:
-    """Whether it matters in which nodes engines are: of a network that others share, or whose nodes are in groups, on devices of one kind."""
+    """Whether it matters in which nodes engines are: of a network that others share, or of nodes in groups, on devices of one kind."""
     inter = scenario.system.network.inter
     return inter.congestion is not None or (
         inter.wiring in GROUPED and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
