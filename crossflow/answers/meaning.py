@@ -181,10 +181,11 @@ def _interrupted(top: ScenarioTop, workload: Workload, system: SystemSpec, docum
             document.problem(("run",), f"{name} needs failures, such as failures: llama3-h100; {give}leave {name} out")
             for name in beside[:1]
         )
-        return
-    if not workload.trains_transformer:
+    given = [name for name in ("failures", "jitter") if getattr(top.run, name) is not None]
+    if given and not workload.trains_transformer:
         what = f"workload.task is {workload.task}" if isinstance(workload, TransformerSpec) else f"this is {with_article(workload.model)}"
-        yield document.problem(("run", "failures"), f"a transformer that is trained is interrupted and comes back; {what}; leave it out")
+        does = {"failures": "is interrupted and comes back", "jitter": "has steps that wait for the slowest device"}[given[0]]
+        yield document.problem(("run", given[0]), f"a transformer that is trained {does}; {what}; leave it out")
     saved = top.run.checkpoint
     if saved is not None and saved.to == "neighbours" and system.mesh[1] == 1:
         yield document.problem(("run", "checkpoint", "to"), "the system has one node, which has no neighbours; use storage, or more nodes")
@@ -203,9 +204,10 @@ def _of_job(top: ScenarioTop, workload: Workload, system: SystemSpec, document: 
         return
     if system.pools:
         yield document.problem(("job",), "a job is priced on devices of one kind only; leave it out, or system.pools")
-    if top.run is not None and top.run.failures is not None:
-        what = "interruptions are supported for training steps only, and an iteration of a job has engines and other models beside them"
-        yield document.problem(("run", "failures"), f"{what}; leave it out, or job")
+    for name, what in (("failures", "interruptions are"), ("jitter", "steps that vary are")):
+        if top.run is not None and getattr(top.run, name) is not None:
+            what += " supported for training steps only, and an iteration of a job has engines and other models beside them"
+            yield document.problem(("run", name), f"{what}; leave it out, or job")
     if job.rolls_out and not workload.writes:
         yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")
     if job.rolls_out and job.samples % workload.global_batch:
@@ -249,6 +251,8 @@ def uncongested(scenario: Scenario) -> Iterator[Problem]:
 def unhelped(scenario: Scenario) -> Iterator[str]:
     """What a layout leaves of a run that goes on without broken nodes, where it asks for that."""
     run, plan = scenario.run, scenario.strategy
+    if run is not None and run.jitter is not None and scenario.devices == 1:
+        yield "run.jitter changes nothing here: there is one device, which waits for no other"
     if run is None or not run.elastic or not isinstance(plan, Plan):
         return
     if plan.dp == 1:

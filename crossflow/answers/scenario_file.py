@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 from crossflow.answers.scenario_top import ScenarioTop
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
+from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, MaintenanceSpec, RestartSpec
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.spec import RequestsSpec
 
 
 class RunLength(FileModel):
-    """How much a whole run processes, one of samples, tokens and steps; what interrupts it, and how it comes back."""
+    """How much a whole run processes, one of samples, tokens and steps; what interrupts and slows it, and how it comes back."""
 
     samples: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
@@ -35,6 +35,7 @@ class RunLength(FileModel):
         " broken stages do their work, in the bubbles of their pipelines first",
     )
     maintenance: MaintenanceSpec | None = None
+    jitter: JitterSpec | None = Field(default=None, description="how steps vary, of which each waits for its slowest device")
 
     @model_validator(mode="after")
     def _one(self) -> RunLength:

@@ -329,15 +329,23 @@ def _stack(
 
 def reliability_of(top: ScenarioTop, document: Document, base: Path | None, like: Scenario | None) -> Reliability | None:
     """What interrupts a run, that of `like` where it names the same."""
-    if top.run is None or top.run.failures is None:
+    if top.run is None:
         return None
-    if like is not None and files.held(like.document.data, ("run", "failures")) == top.run.failures:
-        return like.reliability
-    section = document.under("run", "failures")
-    from crossflow.engine.lasting.spec import load_reliability
+    from crossflow.engine.lasting.record import JITTER
+    from crossflow.engine.lasting.spec import UNBROKEN, load_reliability
 
-    try:
-        return load_reliability(top.run.failures, section, base)
-    except SpecError as error:
-        here = {document.file, section.file, *(file for file, _ in section.lines.values())}
-        raise SpecError(problem.below("run.failures") if problem.file in here else problem for problem in error.problems) from None
+    if top.run.failures is None:
+        return None if top.run.jitter is None else UNBROKEN
+    if like is not None and files.held(like.document.data, ("run", "failures")) == top.run.failures and like.reliability is not None:
+        found = like.reliability
+    else:
+        section = document.under("run", "failures")
+        try:
+            found = load_reliability(top.run.failures, section, base)
+        except SpecError as error:
+            here = {document.file, section.file, *(file for file, _ in section.lines.values())}
+            raise SpecError(problem.below("run.failures") if problem.file in here else problem for problem in error.problems) from None
+    if top.run.jitter is not None and JITTER in found.causes:
+        what = "run.jitter has this name in what is shown; give the cause another, or leave one of them out"
+        raise document.error(("run", "failures", JITTER), what)
+    return found

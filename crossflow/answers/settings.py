@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from crossflow.answers.guesses import DEGREES, Described, guessed, section
 from crossflow.base.errors import NEAREST, SYNONYMS, Problem, either, folded
 from crossflow.base.moved import RENAMED
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
+from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
 from crossflow.workload.kinds import MODELS
@@ -23,7 +23,9 @@ from crossflow.workload.requests.spec import RequestsSpec
 ANY = Described()
 _QUOTED = re.compile(r"'([^']+)'")
 DEEP = 6  # parts of a path that are looked at
-RUN: Mapping[str, type[BaseModel]] = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec}
+RUN: Mapping[str, type[BaseModel]] = {
+    "checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec, "jitter": JitterSpec,
+}  # fmt: skip
 SYSTEMS: Mapping[str, type[BaseModel]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 # Parts of a published device that stand under a name.
 PUBLISHED = (
@@ -44,7 +46,8 @@ def paths(scenario: Described = ANY) -> tuple[str, ...]:
     found += [] if scenario.automatic else [f"strategy.{key}" for key in (*PLAN_KEYS, *PAPER_KEYS)]
     found += [path for section, model in models for path in _below(model, section)]
     found += [
-        f"run.{key}" for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance")
+        f"run.{key}"
+        for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance", "jitter")
     ]
     found += _below(PostTrainingSpec, "job")
     found += [f"requests.{key}" for key in RequestsSpec.model_fields if key not in OF_WORKLOADS]

@@ -440,9 +440,12 @@ class Wires:
     def _way(self, laid: LaidGroups, congestion: Congestion) -> Slowdown:
         """How much longer engines of a service take to hand over to others."""
         assert laid.part is not None  # as of all that hand over
-        whole = wired(self.network, self.node, laid.part.whole // self.node)
         from crossflow.hardware.mapping.congestion import slowdown
 
+        nodes, group = laid.part.whole // self.node, self.network.inter.group or 1
+        if not congestion.jobs and self.network.inter.wiring == "dragonfly" and nodes > group:
+            nodes = -(-nodes // group) * group  # the last group is there wholly, whoever uses the rest of it
+        whole = wired(self.network, self.node, nodes)
         return slowdown(congestion, whole, laid.stride, laid.ranks, "handover", part=laid.part)
 
     def _behind(self, slower: Array | float) -> Architecture:

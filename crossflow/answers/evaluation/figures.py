@@ -74,7 +74,7 @@ SITE = ("host_power", "pue", "carbon_intensity")  # of an operation, what a pool
 # What columns of a run begin with that only an interrupted one has.
 INTERRUPTED = tuple(f"run.{name}" for name in ("goodput", "undisturbed", "interruptions", "mean_time", "spares", "nodes_in", "checkpoint",
     "restart", "saving", "lost_work", "detection", "waiting", "maintenance", "shrunk", "slowed", "cause.", "time_low",
-    "time_high"))  # fmt: skip
+    "time_high", "mean_step", "p99_step"))  # fmt: skip
 
 PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
 

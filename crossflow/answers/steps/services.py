@@ -21,6 +21,7 @@ from crossflow.cost.machine import Machine
 from crossflow.engine.runs.memory import CACHE, memory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING
+from crossflow.hardware.mapping.topology import GROUPED
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plans import encoder_plan, engine_devices, worker_plan
@@ -163,10 +164,10 @@ def handed_over(scenario: Scenario) -> float:
 
 
 def lies_somewhere(scenario: Scenario) -> bool:
-    """Whether it matters in which nodes engines are: of a network that others share, or of a fat tree, on devices of one kind."""
+    """Whether it matters in which nodes engines are: of a network that others share, or of nodes in groups, on devices of one kind."""
     inter = scenario.system.network.inter
     return inter.congestion is not None or (
-        inter.wiring == "fat-tree" and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
+        inter.wiring in GROUPED and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
     )
 
 

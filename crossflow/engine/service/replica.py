@@ -73,6 +73,10 @@ class Replica:
         ] = []  # of requests that came back from there for the jump that runs, when they had their last tokens. [s]
         self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
         self.ahead = Ahead() if limits.ahead else None
+        self.port = 1.0  # share of the port between nodes that steps have while they send, beside keys and values that are handed over. [1]
+        # Of the steps that run: for how long each keeps that port busy, its time with the whole port, and what the last takes longer as
+        # hand-overs began or ended since it began. [s]
+        self.sent = self.alone = self.late = 0.0
         self.vain = 0  # requests that the first step of the jump that runs computes in vain
 
     # ---------------------------------------------------------------------------------------- from outside
@@ -102,8 +106,8 @@ class Replica:
         next_in_turn = self.take(ticket, now)
         if not self.steps:
             self.ends = min(self.ends, now)  # of no steps: others that come at the same time begin with it
-        elif next_in_turn and not self.pieces and self.steps > 1:
-            self.shorten(now)
+        elif next_in_turn:
+            self.interrupt(now)
         return True
 
     def take(self, ticket: Ticket, now: float, *, runs: bool = False) -> bool:
@@ -235,7 +239,7 @@ class Replica:
     def plan(self, now: float, known: float | None = None) -> None:
         """Choose the next jump; `known` as of `last_begun`, of others with whom it makes all steps. [s]"""
         known = now if self.ahead is None else self._look(self.ahead, now, known)
-        self.since = now
+        self.since, self.late = now, 0.0
         if not self.limits.reads:
             self._receive(now)
         if self.fetching:
@@ -315,7 +319,31 @@ class Replica:
         first = self.table.line(rows, held, alone=False)[0] + self._reading_more(rows)
         self.first = max(self.table.with_host(rows, first) if self.table.hosted else first, self.along) + self.fetched
         self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
+        self._share_port(rows)
         self.ends = self.since + self.first
+
+    def _share_port(self, rows: int) -> None:
+        """Let a step take longer whose messages have a share of the port between nodes only."""
+        if self.table.sends:
+            self.sent, self.alone = self.table.sent(rows, self.tokens), self.first
+            self.first = self.pace
+
+    @property
+    def pace(self) -> float:
+        """Time of a step with the share of the port that it has now. [s]"""
+        return self.alone + self.sent * (1.0 / self.port - 1.0)
+
+    def stretch(self, now: float, longer: float) -> None:
+        """Let what is left of the steps that run take so many times as long. [1]"""
+        if self.steps and self.ends > now:
+            more = (self.ends - now) * (longer - 1.0)
+            self.late += more
+            self.ends += more
+
+    def interrupt(self, now: float) -> None:
+        """Let a jump of several steps end with the one that runs, as those behind it are others."""
+        if self.steps > 1 and not self.pieces:
+            self.shorten(now)
 
     def _reading_more(self, n: int) -> float:
         """What the step takes more for reading. [s]
@@ -341,11 +369,13 @@ class Replica:
             steps = int((upto - held) / pace) + 1
         self.steps = self._with_room(1 if self.fetched else steps)
         self.first, self.fetched = self.first + self.fetched, 0.0
+        self._share_port(rows)
         self.ends = self.since + self.lasts(self.steps)
 
     def lasts(self, steps: int) -> float:
         """Time of so many steps of the jump that runs. [s]"""
-        return steps * (self.first + 0.5 * (steps - 1) * self.slope)
+        found = steps * (self.first + 0.5 * (steps - 1) * self.slope)
+        return found + self.late if self.late and steps >= self.steps else found
 
     def shorten(self, now: float) -> None:
         """Let the jump end with the step that runs now, or the one that is scheduled behind it."""

@@ -17,6 +17,7 @@ import numpy as np
 from crossflow.base.arrays import Array
 
 Line = tuple[float, float, float]
+NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +37,8 @@ class StepTable:
         where steps take what their own requests take.
     stages : of the pipeline, to whose microbatches requests are dealt one after the other. [1]
     before, beside : what the host does for a step before its kernels, and beside them: of the step, and of each request that writes. [s]
+    sends_writing, sends_reading : for how long what a device sends in a step keeps its port between nodes busy, shape (requests,), and by
+        how much longer for tokens that are read, shape (tokens,); none where engines send nothing there. [s]
     """
 
     requests: Array
@@ -50,6 +53,8 @@ class StepTable:
     stages: int = 1
     before: tuple[float, float] = (0.0, 0.0)
     beside: tuple[float, float] = (0.0, 0.0)
+    sends_writing: Array = field(default_factory=lambda: NOTHING)
+    sends_reading: Array = field(default_factory=lambda: NOTHING)
     _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
 
@@ -75,6 +80,17 @@ class StepTable:
         v = (keys - second[j]) / (second[j + 1] - second[j])
         near, far = values[i], values[i + 1]
         return (1.0 - u) * ((1.0 - v) * near[j] + v * near[j + 1]) + u * ((1.0 - v) * far[j] + v * far[j + 1])
+
+    @property
+    def sends(self) -> bool:
+        """Whether steps send between nodes."""
+        return self.sends_writing.size > 0
+
+    def sent(self, n: int, tokens: int) -> float:
+        """For how long a step that writes for n requests and reads so many tokens keeps the port between nodes busy. [s]"""
+        written = _linear(self.sends_writing, (_at(self.requests, np.array([float(n)])),))
+        read = _linear(self.sends_reading, (_at(self.tokens, np.array([float(tokens)])),)) if tokens else np.zeros(1)
+        return max(float((written + read)[0]), 0.0)
 
     @property
     def hosted(self) -> bool:
