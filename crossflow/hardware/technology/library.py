@@ -336,7 +336,7 @@ def _check_stated(document: Document) -> None:
 
 def _numbers(data: Any, path: files.Path_ = ()) -> list[tuple[files.Path_, Mapping[str, Any]]]:
     """Numbers with their sources in plain data, with their paths; what is no container is passed over, for it is most of a library."""
-    found = [(path, data)] if isinstance(data, dict) and "value" in data else []
+    found: list[tuple[files.Path_, Mapping[str, Any]]] = [(path, data)] if isinstance(data, dict) and "value" in data else []
     for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
         if isinstance(value, (dict, list)):
             found += _numbers(value, (*path, key))
