@@ -36,6 +36,12 @@ class Replica:
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
         self.table, self.limits, self.policy, self.cache, self.adapters = table, limits, policy, cache, adapters
+        # What is asked at every step, out of these.
+        self.room = policy.room
+        self.mixed, self.grows, self.reads, self.writes = policy.mixed, policy.room != "whole", limits.reads, limits.writes
+        self.page, self.capacity, self.pace, self.surplus = limits.page, limits.pages, limits.pace, limits.surplus
+        self.longest = limits.page * limits.pages  # tokens. [1]
+        self.chunked = policy.chunked
         self.waiting = QUEUES[policy.order]()
         self.ranked = self.waiting.ranked
         self.reading: deque[Ticket] = deque()
@@ -50,7 +56,7 @@ class Replica:
         self.crowded = False  # whether one was evicted for the jump that runs, so that nobody is admitted to its step
         self.share = SHARE
         self.since, self.ends = 0.0, NEVER  # of the jump that runs. [s]
-        self.pieces: list[ReadPiece] = []
+        self.pieces: Sequence[ReadPiece] = ()
         self.steps = self.writing = 0  # of the jump that runs
         self.first = self.slope = self.mean = 0.0
         # Whether those that write have their tokens at the ends of steps that follow each other: no step is of prompts alone, and none
@@ -89,10 +95,8 @@ class Replica:
 
     def holds(self, ticket: Ticket) -> bool:
         """Whether a request can ever be served here."""
-        limits = self.limits
-        last = ticket.prompt + (ticket.output - 1 + limits.surplus if limits.writes else 0)
-        whole = self.policy.chunked or not limits.reads or ticket.prompt <= limits.chunk
-        return whole and -(-last // limits.page) <= limits.pages
+        last = ticket.prompt + (ticket.output - 1 + self.surplus if self.writes else 0)
+        return last <= self.longest and (self.chunked or not self.reads or ticket.prompt <= self.limits.chunk)
 
     def submit(self, ticket: Ticket, now: float) -> bool:
         """Take a request in; False where it can never be served here."""
@@ -141,16 +145,19 @@ class Replica:
         """End the jump that runs; requests that have ended."""
         if self.ahead is not None and self.ahead.ended:
             self._let_go(self.ahead)
-        done = list[Ticket]()
+        done: list[Ticket] = []
         if self.writing:
-            tokens = self._tokens_of(self.steps)
-            ended = self._ending(tokens)
-            self._record(now, tokens * self.writing - sum(beyond for _, beyond in ended))
+            tokens = self.steps if self.one_each else self._tokens_of(self.steps)
+            ended = self._ending(tokens) if self.finishing[0][0] <= self.step + tokens else ()
+            beyond = sum(more for _, more in ended) if self.surplus else 0
+            self._record(now, tokens * self.writing - beyond)
             self._write(now, tokens, ended, done)
         elif self.steps:
             self._record(now, 0)
         for ticket, piece in self.pieces:
-            self._read(ticket, piece, now, done)
+            ticket.read += piece
+            if ticket.read >= ticket.need:
+                self._read(ticket, now, done)
         return done
 
     # ---------------------------------------------------------------------------------------- failures
@@ -195,7 +202,7 @@ class Replica:
             more = self.step - ticket.start
             ticket.wrote, computed = ticket.wrote + more, ticket.need + more
             self._stop_writing(ticket)
-        arrived = not self.limits.reads and not begun and not ticket.evicted  # with keys and values that lay here
+        arrived = not self.reads and not begun and not ticket.evicted  # with keys and values that lay here
         if begun:
             self._give_back(ticket)
         if begun or arrived:
@@ -216,7 +223,7 @@ class Replica:
         self.finishing.clear()
         self.missed.clear()
         self.fetching.clear()
-        self.pieces, self.steps, self.writing, self.ends = [], 0, 0, NEVER
+        self.pieces, self.steps, self.writing, self.ends = (), 0, 0, NEVER
         self.fetched = self.along = self.link = 0.0
         self.refused, self.crowded, self.share = False, False, SHARE
         self.forget()
@@ -236,22 +243,24 @@ class Replica:
         """Choose the next jump; `known` as of `last_begun`, of others with whom it makes all steps. [s]"""
         known = now if self.ahead is None else self._look(self.ahead, now, known)
         self.since = now
-        if not self.limits.reads:
+        if not self.reads:
             self._receive(now)
         if self.fetching:
             self._land(known)
         self.crowded = False
-        if self.policy.mixed:
+        if self.mixed and self.writers * self.most_pages > self.capacity - self.pages:
             self._make_room(now)
-        self.pieces = self._pieces(now)
-        self.writing = self.writers if self.policy.mixed or not self.pieces else 0
+        pieces = self.pieces = self._pieces(now) if self.reading or (self.waiting and not self.refused and not self.crowded) else ()
+        self.writing = self.writers if self.mixed or not pieces else 0
         if self.ahead is not None:
-            self.vain = len(self.ahead) if self.writing else 0
-        if self.pieces:
-            self._one_step()
+            self.vain = len(self.ahead.ended) if self.writing else 0
+        if pieces:
+            self._one_step(pieces)
         elif self.writers:
-            self._make_room(now)
-            self._many_steps(1 if self.crowded or self.awaits else self._rounds_of(self._next_end() - self.step))
+            if self.writers * self.most_pages > self.capacity - self.pages:
+                self._make_room(now)
+            single = self.crowded or (self.ahead is not None and self.awaits)
+            self._many_steps(1 if single else self._rounds_of(self._next_end() - self.step))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
@@ -280,8 +289,9 @@ class Replica:
 
     def _rows(self, n: int) -> tuple[int, float]:
         """Requests that a step computes which writes for n, those in vain included, and their mean tokens in the cache. [1], [1]"""
-        held = self.context if not self.vain or self.ahead is None else self.context + self.ahead.context
-        return n + self.vain, held / (n + self.vain) + self._part if n else 0.0
+        if not self.vain or self.ahead is None:
+            return n, self.mean
+        return n + self.vain, (self.context + self.ahead.context) / (n + self.vain) + self._part
 
     def _let_go(self, ahead: Ahead) -> None:
         """Free what those keep that have ended."""
@@ -303,29 +313,28 @@ class Replica:
             self.running.append((self.order, ticket))
             self.reading.append(ticket)
 
-    def _one_step(self) -> None:
+    def _one_step(self, pieces: Sequence[ReadPiece]) -> None:
         """A step that reads pieces of prompts."""
         n, tokens, seen = self.writing, 0, 0.0
-        for ticket, piece in self.pieces:
+        for ticket, piece in pieces:
             tokens += piece
             seen += piece * (ticket.read + 0.5 * piece)
         self.mean = self.context / n + self._part if n else 0.0
         self.keys, self.tokens = seen / tokens, tokens
         rows, held = self._rows(n)
-        first = self.table.line(rows, held, alone=False)[0] + self._reading_more(rows)
+        more = self.table.more(rows, tokens, self.keys) if self.limits.microbatches == 1 else self._reading_more(rows)
+        first = self.table.line(rows, held, alone=False)[0] + more
         self.first = max(self.table.with_host(rows, first) if self.table.hosted else first, self.along) + self.fetched
         self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
         self.ends = self.since + self.first
 
     def _reading_more(self, n: int) -> float:
-        """What the step takes more for reading. [s]
+        """What a step of several microbatches takes more for reading. [s]
 
         Tables have steps whose microbatches all read the same. In a round of p stages the microbatch that reads t tokens holds up the
         others at each stage, so that the round takes what it does where all of them read t; those that read less wait for it.
         """
         p = self.limits.microbatches
-        if p == 1:
-            return self.table.more(n, self.tokens, self.keys)
         pieces = [(tokens, ticket.read) for ticket, tokens in self.pieces]
         return max(self.table.more(n, p * tokens, keys) for tokens, keys in dealt(pieces, self._step_room()))
 
@@ -333,15 +342,17 @@ class Replica:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
         n = self.writing = self.writers
         self.mean = self.context / n + self._part
-        pace = self.limits.pace
+        pace = self.pace
         rows, held = self._rows(n)
-        self.first, slope, upto = self.table.line(rows, held)
-        self.slope, self.keys, self.tokens = slope * pace, 0.0, 0
+        first, slope, upto = self.table.line(rows, held)
         if (upto - held) / pace < steps - 1:
             steps = int((upto - held) / pace) + 1
-        self.steps = self._with_room(1 if self.fetched else steps)
-        self.first, self.fetched = self.first + self.fetched, 0.0
-        self.ends = self.since + self.lasts(self.steps)
+        if self.fetched:
+            steps, first, self.fetched = 1, first + self.fetched, 0.0
+        if self.grows and n * (self._tokens_of(steps) // self.page + 1) > self.capacity - self.pages:
+            steps = self._with_room(steps)
+        self.first, self.slope, self.steps, self.keys, self.tokens = first, slope * pace, steps, 0.0, 0
+        self.ends = self.since + self.lasts(steps)
 
     def lasts(self, steps: int) -> float:
         """Time of so many steps of the jump that runs. [s]"""
@@ -374,18 +385,18 @@ class Replica:
 
     def _tokens_of(self, steps: int) -> int:
         """Tokens that so many steps give each request that writes: the mean number, in whole ones. [1]"""
-        return steps if self.one_each else int((self.rounds + steps) * self.limits.pace + TINY) - self.step
+        return steps if self.one_each else int((self.rounds + steps) * self.pace + TINY) - self.step
 
     @property
     def _part(self) -> float:
         """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
-        return self.rounds * self.limits.pace - self.step
+        return 0.0 if self.one_each else self.rounds * self.pace - self.step
 
     def _rounds_of(self, tokens: int) -> int:
         """The fewest steps that give each request so many tokens. [1]"""
         if self.one_each:
             return max(tokens, 1)
-        steps = max(int(tokens / self.limits.pace), 1)
+        steps = max(int(tokens / self.pace), 1)
         while self._tokens_of(steps) < tokens:
             steps += 1
         while steps > 1 and self._tokens_of(steps - 1) >= tokens:
@@ -396,33 +407,28 @@ class Replica:
 
     def _own(self, ticket: Ticket, tokens: int) -> int:
         """Pages beside its hashed blocks that a request has with so many tokens. [1]"""
-        return max(-(-tokens // self.limits.page) - ticket.shared, 0)
+        return max(-(-tokens // self.page) - ticket.shared, 0)
 
     def _growing(self) -> int:
         """Pages that the next step takes. [1]"""
-        if self.policy.room == "whole":
-            return 0
-        tokens = self._tokens_of(1)
-        return self._taken(0) if tokens == 1 else self._grown(tokens)
+        return self._grown(self._tokens_of(1)) if self.grows else 0
 
     def _taken(self, ahead: int) -> int:
         """Pages that the token after so many others takes. [1]"""
-        return self.phases[-(self.step + ahead) % self.limits.page]
+        return self.phases[-(self.step + ahead) % self.page]
 
     def _grown(self, tokens: int) -> int:
         """Pages that so many tokens of each request that writes take. [1]"""
-        rounds, rest = divmod(tokens, self.limits.page)
-        phases, upto = self.phases, -self.step % self.limits.page + 1
+        if tokens == 1:
+            return self._taken(0)
+        rounds, rest = divmod(tokens, self.page)
+        phases, upto = self.phases, -self.step % self.page + 1
         found = sum(phases[upto - rest : upto]) if rest <= upto else sum(phases[:upto]) + sum(phases[upto - rest :])
         return rounds * self.writers + found
 
     def _with_room(self, steps: int) -> int:
-        """How many of the steps have pages for what they write; the first has them. [1]"""
-        if self.policy.room == "whole":
-            return steps
-        free, n, page, tokens = self.limits.pages - self.pages, self.writers, self.limits.page, self._tokens_of(steps)
-        if n * (tokens // page + 1) <= free:
-            return steps
+        """How many of the steps have pages for what they write, where these may be too few; the first has them. [1]"""
+        free, n, page, tokens = self.capacity - self.pages, self.writers, self.page, self._tokens_of(steps)
         rounds = free // n
         free -= rounds * n
         found = rounds * page
@@ -430,14 +436,12 @@ class Replica:
             free -= self._taken(found)
             found += 1
         while steps > 1 and self._tokens_of(steps) > found:
-            steps = min(steps - 1, max(int(found / self.limits.pace), 1))
+            steps = min(steps - 1, max(int(found / self.pace), 1))
         return steps
 
     def _make_room(self, now: float) -> None:
-        """Evict requests until the next step has pages for what it writes."""
-        if self.writers * self.most_pages <= self.limits.pages - self.pages:
-            return
-        while self._growing() > self.limits.pages - self.pages:
+        """Evict requests until the next step has pages for what it writes, where it may have too few."""
+        while self._growing() > self.capacity - self.pages:
             self._evict(self._leaving(), now)
 
     def _leaving(self) -> Ticket:
@@ -478,7 +482,7 @@ class Replica:
         self.crowded = True
         self.waiting.appendleft(ticket) if self.policy.returns == "head" else self.waiting.append(ticket)
         self.refused = False
-        if self.policy.room == "share":
+        if self.room == "share":
             writing = self._writing()
             most = sum(each.output for each in writing)
             done = sum(each.wrote + self.step - each.start for each in writing)
@@ -496,7 +500,7 @@ class Replica:
         """Let the head of the queue write on with what lies on the host, for which the next step waits, if it has room."""
         tokens, swap = ticket.away, self.limits.swap or 0.0
         own = self._own(ticket, tokens)
-        wanted = max(own, -(-(tokens + self._tokens_of(1)) // self.limits.page))
+        wanted = max(own, -(-(tokens + self._tokens_of(1)) // self.page))
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, wanted, kept):
             self.refused = True
             return 0
@@ -511,17 +515,17 @@ class Replica:
     def _stop_writing(self, ticket: Ticket) -> None:
         """Take a request out of those that write; `wrote` says how much was."""
         tokens = ticket.prompt + ticket.wrote - 1
-        self.phases[(tokens - self.step) % self.limits.page] -= 1
+        self.phases[(tokens - self.step) % self.page] -= 1
         self.writers -= 1
         self.context -= tokens
         self.left -= ticket.output - ticket.wrote
-        if self.policy.room != "whole":
+        if self.grows:
             ticket.pages = self._own(ticket, tokens)
 
     def _remember(self, ticket: Ticket, tokens: int) -> tuple[int, ...]:
         """Leave the full blocks of what was written to the cache, of a request with so many tokens there; their hashes."""
         assert ticket.answer is not None  # who asks has looked
-        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.limits.page) - len(ticket.hashes), 0))
+        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.page) - len(ticket.hashes), 0))
         self.cache.keep(found)
         return found
 
@@ -538,40 +542,44 @@ class Replica:
 
     def _pieces(self, now: float) -> list[ReadPiece]:
         """What the next step reads: prompts that were begun, then new ones."""
-        if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
-            return []
-        pieces, room, kept = self._begun(now)
-        if self.limits.reads and not self.refused and not self.crowded:
-            self.waiting.arrange(self.cache, self.cache.size * self.limits.page)
+        room, waiting = self._step_room(), self.waiting
+        kept = self._kept()
+        pieces: list[ReadPiece] = []
+        if self.reading:
+            pieces, room, kept = self._begun(room, kept, now)
+        if len(waiting) > 1 and self.reads and not self.refused and not self.crowded:
+            waiting.arrange(self.cache, self.cache.size * self.page)
         aside: list[Ticket] = []
-        while not self.crowded and room.most > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
-            if self._lacks_slot(self.waiting[0]):
-                aside.append(self.waiting.popleft())
+        while waiting and not self.refused and not self.crowded and room.most > 0:
+            ticket = waiting[0]
+            if not (self.reads or ticket.evicted):
+                break
+            if self.adapters is not None and self._lacks_slot(ticket):
+                aside.append(waiting.popleft())
                 continue
-            piece = self._admit(self.waiting[0], room.most, kept, now)
+            piece = self._admit(ticket, room.most, kept, now)
             if not piece:
                 break
             if piece != ASIDE:
-                pieces.append((self.reading[-1], piece))
+                pieces.append((ticket, piece))
                 room.take(piece)
         for ticket in reversed(aside):
-            self.waiting.appendleft(ticket)
+            waiting.appendleft(ticket)
         return pieces
 
     def _lacks_slot(self, ticket: Ticket) -> bool:
         """Whether a request waits for a slot of its adapter, and lets others pass."""
         return self.adapters is not None and not self.adapters.room(ticket.index)
 
-    def _begun(self, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
+    def _begun(self, room: StepRoom, kept: int, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
         """Pieces of prompts that were begun, what is left of the step, and pages that it writes into. [1]"""
         pieces: list[ReadPiece] = []
-        room, kept = self._step_room(), self._kept()
         for ticket in list(self.reading):
             piece = min(ticket.need - ticket.read, room.most)
             if piece <= 0 or ticket.place != READING:
                 break
             own = self._own(ticket, ticket.read + piece)
-            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
+            if self.grows and own - ticket.pages > self.capacity - self.pages - kept:
                 self._evict_for(ticket, own, now)
                 pieces = [(other, tokens) for other, tokens in pieces if other.place == READING]
                 room, kept = self._step_room(), self._kept()
@@ -587,40 +595,45 @@ class Replica:
     def _step_room(self) -> StepRoom:
         """Tokens that the microbatches of a step have left beside what they write. [1]"""
         limits = self.limits
-        return StepRoom(limits.chunk, limits.microbatches, writers=self.writers if self.policy.mixed else 0, written=limits.written)
+        return StepRoom(limits.chunk, limits.microbatches, self.writers if self.mixed else 0, limits.written)
 
     def _kept(self) -> int:
         """Pages that a step that reads writes into. [1]"""
-        return self._growing() if self.policy.mixed else 0
+        return self._growing() if self.mixed else 0
 
     def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
         """Evict requests until one that is read has so many pages, or gives way: as the newest does where there are no priorities."""
-        while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._kept():
+        while ticket.place == READING and own - ticket.pages > self.capacity - self.pages - self._kept():
             self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
     def _grow(self, ticket: Ticket, pages: int) -> None:
         self.pages += pages - ticket.pages
         ticket.pages = pages
         if self.cache.idle:
-            self.cache.shrink(self.limits.pages - self.pages)
+            self.cache.shrink(self.capacity - self.pages)
 
     def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
         """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
         if ticket.away:
             return self._swap_in(ticket, kept, now)
-        hashes, away = ticket.hashes, 0.0
-        blocks, far = self.cache.found(hashes) if hashes else (0, ())
-        if far:
-            blocks, away = self._worth(blocks, far)
-        hits = min(blocks * self.cache.size * self.limits.page, ticket.need - 1)
-        piece = min(ticket.need - hits, budget)
-        if piece < ticket.need - hits and not self.policy.chunked and not (ticket.evicted and budget == self.limits.chunk):
-            return 0
-        ticket.shared = len(hashes) * self.cache.size
-        at_end = ticket.prompt + ticket.output - 1 if self.limits.writes else ticket.need
-        own = self._own(ticket, at_end if self.policy.room == "whole" else hits + piece)
-        wanted = self._own(ticket, ticket.need) if self.policy.room == "prompt" else own
-        wanted += self.cache.pages(hashes) if hashes else 0
+        hashes, away, hits, page = ticket.hashes, 0.0, 0, self.page
+        if hashes:
+            blocks, far = self.cache.found(hashes)
+            if far:
+                blocks, away = self._worth(blocks, far)
+            hits = min(blocks * self.cache.size * page, ticket.need - 1)
+            ticket.shared = len(hashes) * self.cache.size
+        piece = rest = ticket.need - hits
+        if rest > budget:
+            piece = budget
+            if not self.chunked and not (ticket.evicted and budget == self.limits.chunk):
+                ticket.shared = 0
+                return 0
+        at_end = hits + piece if self.grows else ticket.prompt + ticket.output - 1 if self.writes else ticket.need
+        own = max(-(-at_end // page) - ticket.shared, 0)
+        wanted = max(-(-ticket.need // page) - ticket.shared, 0) if self.room == "prompt" else own
+        if hashes:
+            wanted += self.cache.pages(hashes)
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
             ticket.shared, self.refused = 0, True
             return 0
@@ -660,11 +673,11 @@ class Replica:
 
     def _reading_time(self, begin: int, end: int) -> float:
         """Time in which some blocks of a prompt are read beside what is written now, in steps as large as they may be. [s]"""
-        size = self.cache.size * self.limits.page
+        size = self.cache.size * self.page
         tokens = (end - begin) * size
         step = min(tokens, self.limits.chunk)
         spread = step * self.limits.microbatches  # as a table has it of one that reads alone
-        return self.table.more(self.writers if self.policy.mixed else 0, spread, 0.5 * (begin + end) * size) * tokens / step
+        return self.table.more(self.writers if self.mixed else 0, spread, 0.5 * (begin + end) * size) * tokens / step
 
     def _enter(self, ticket: Ticket, hits: int, own: int, now: float) -> None:
         """The head of the queue leaves it."""
@@ -674,7 +687,7 @@ class Replica:
         if ticket.begun < 0:
             ticket.begun, ticket.hits = now, hits
         self.running.append((self.order, ticket))
-        if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
+        if len(self.running) > 64 and len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
             self._forget_gone()
         self._grow(ticket, own)
         if self.adapters is not None:
@@ -682,20 +695,20 @@ class Replica:
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
         """Whether a request may be admitted that must find so many pages."""
-        free = self.limits.pages - self.pages - kept
+        free = self.capacity - self.pages - kept
         if wanted > free:
             return False
-        if self.policy.room != "share" or not self._at_work():
+        if self.room != "share" or not self._at_work():
             return True
         coming = ticket.need - hits + min(ticket.output - ticket.wrote, CLIP)
-        return coming <= free * self.limits.page - self.share * self.left
+        return coming <= free * self.page - self.share * self.left
 
     def _receive(self, now: float) -> None:
         """Admit requests whose keys and values have arrived, while there is room."""
         while self.waiting and not self.refused and not self.waiting[0].evicted:
             ticket = self.waiting[0]
-            own = self._own(ticket, ticket.prompt + ticket.output - 1 if self.policy.room == "whole" else ticket.need)
-            kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.limits.page) + -ticket.need // self.limits.page
+            own = self._own(ticket, ticket.prompt + ticket.output - 1 if not self.grows else ticket.need)
+            kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.page) + -ticket.need // self.page
             if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept) or self._lacks_slot(ticket):
                 self.refused = True
                 return
@@ -705,11 +718,8 @@ class Replica:
 
     # ---------------------------------------------------------------------------------------- what a jump did
 
-    def _read(self, ticket: Ticket, tokens: int, now: float, done: list[Ticket]) -> None:
-        """A piece of a prompt is read; with its end the next token is written."""
-        ticket.read += tokens
-        if ticket.read < ticket.need:
-            return
+    def _read(self, ticket: Ticket, now: float, done: list[Ticket]) -> None:
+        """The last piece of a prompt is read, with which the next token is written."""
         self.reading.remove(ticket)
         ticket.wrote += 1
         if ticket.first < 0:
@@ -717,7 +727,7 @@ class Replica:
         elif ticket.stopped >= 0:
             self.trail.gaps.append((1, now - ticket.stopped))
         ticket.stopped = -1.0
-        if ticket.wrote >= ticket.output or not self.limits.writes:
+        if ticket.wrote >= ticket.output or not self.writes:
             self._leave(ticket, now, done)
         else:
             self._begin(ticket, now)
@@ -728,7 +738,7 @@ class Replica:
         ticket.place, ticket.start = WRITING, self.step
         ticket.wrote = max(ticket.wrote, 1)
         left = ticket.output - ticket.wrote
-        self.phases[(tokens - self.step) % self.limits.page] += 1
+        self.phases[(tokens - self.step) % self.page] += 1
         self.writers += 1
         self.context += tokens
         self.left += left
@@ -746,19 +756,20 @@ class Replica:
             last, order, ticket = heapq.heappop(heap)
             if ticket.place == WRITING and ticket.order == order:
                 found.append((ticket, end - last))
-        return sorted(found, key=lambda one: one[0].order) if self.limits.surplus else found
+        return sorted(found, key=lambda one: one[0].order) if self.surplus else found
 
     def _write(self, now: float, tokens: int, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
         """Every request that writes has the tokens of the steps; some end."""
-        n = self.writing
-        self.context += tokens * n
-        self.left -= tokens * n
-        if self.policy.room != "whole":
+        given = tokens * self.writing
+        self.context += given
+        self.left -= given
+        if self.grows:
             self.pages += self._grown(tokens)
             if self.cache.idle:
-                self.cache.shrink(self.limits.pages - self.pages)
-        self.step, self.rounds = self.step + tokens, self.rounds + self.steps
-        if self.policy.room == "share":
+                self.cache.shrink(self.capacity - self.pages)
+        self.step += tokens
+        self.rounds += self.steps
+        if self.room == "share":
             self.share = max(self.share - FALLS * self.steps, LEAST_SHARE)
         for ticket, beyond in ended:
             ticket.wrote = ticket.output + beyond
@@ -773,7 +784,7 @@ class Replica:
         ticket.last, ticket.place = now, ENDED
         if ticket.answer is not None:
             self._remember(ticket, ticket.prompt + ticket.wrote - 1)
-        if self.ahead is not None and self.limits.writes:
+        if self.ahead is not None and self.writes:
             self.ahead.leave(ticket, ticket.prompt + ticket.wrote - 1)
         else:
             self._give_back(ticket)
@@ -788,15 +799,16 @@ class Replica:
 
     def _record(self, now: float, wrote: int) -> None:
         """Write the jump down, which gives requests so many of the tokens that they asked for, beside those at the ends of prompts."""
-        steps, n, since = self.steps, self.writing, self.since
-        context = self.mean + 0.5 * (steps - 1) * self.limits.pace
-        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, self.queued, wrote))
+        steps, n, since, returned, trail = self.steps, self.writing, self.since, self.returned, self.trail
+        context = self.mean + 0.5 * (steps - 1) * self.pace
+        trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, self.queued, wrote))
         if n and self.in_a_row:
-            self.trail.gaps.append((n * steps - len(self.returned), (now - since) / steps))
-            if self.returned:  # whose first step is a jump of its own
-                self.trail.gaps += [(1, now - last) for last in self.returned]
+            trail.gaps.append((n * steps - len(returned), (now - since) / steps))
+            if returned:  # whose first step is a jump of its own
+                trail.gaps += [(1, now - last) for last in returned]
         elif n:
             each = (now - since) / steps
-            self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
-            self.trail.gaps.append((n * (steps - 1), each))
-        self.returned.clear()
+            trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
+            trail.gaps.append((n * (steps - 1), each))
+        if returned:
+            returned.clear()

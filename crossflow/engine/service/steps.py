@@ -50,7 +50,7 @@ class StepTable:
     stages: int = 1
     before: tuple[float, float] = (0.0, 0.0)
     beside: tuple[float, float] = (0.0, 0.0)
-    _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
+    _lines: dict[int, tuple[list[float], list[tuple[float, float, float, float]]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
 
     def line(self, n: int, context: float, *, alone: bool = True) -> Line:
@@ -59,10 +59,9 @@ class StepTable:
         found = self._lines.get(key)
         if found is None:
             found = self._lines[key] = self._line(n, alone=alone)
-        axis, values, slopes = found
-        i = bisect_right(axis, context, 1, len(axis) - 1) - 1
-        upto = axis[i + 1] if i < len(axis) - 2 else inf
-        return values[i] + slopes[i] * (context - axis[i]), slopes[i], upto
+        inner, straight = found
+        value, slope, begin, upto = straight[bisect_right(inner, context)]
+        return value + slope * (context - begin), slope, upto
 
     def more(self, n: int, tokens: float, keys: float) -> float:
         """M, what a step that writes for n requests takes more for reading. [s]"""
@@ -110,8 +109,8 @@ class StepTable:
         few, many = (next((size for size in self.graphs if size >= one > 0), one) for one in (each, each + 1))
         return (self.stages - more) * few + more * many
 
-    def _line(self, n: int, *, alone: bool) -> tuple[list[float], list[float], list[float]]:
-        """D at n requests: contexts, times there, and slopes behind them.
+    def _line(self, n: int, *, alone: bool) -> tuple[list[float], list[tuple[float, float, float, float]]]:
+        """D at n requests: contexts between its straight parts, and of each part the time and the slope at its begin, its begin and end.
 
         A graph of more requests than there are computes nothing for the keys of those that are not there.
         """
@@ -122,8 +121,8 @@ class StepTable:
             values = values[i] * (1.0 - share) + values[i + 1] * share
         if alone and self.hosted:
             values = np.array([self.with_host(n, time) for time in values.tolist()])
-        slopes = np.diff(values) / np.diff(self.context)
-        return self.context.tolist(), values.tolist(), slopes.tolist()
+        slopes, inner = np.diff(values) / np.diff(self.context), self.context[1:-1].tolist()
+        return inner, list(zip(values[:-1].tolist(), slopes.tolist(), self.context[:-1].tolist(), [*inner, inf], strict=True))
 
 
 def _at(axis: Array, values: Array) -> tuple[Any, Array]:
