@@ -102,9 +102,7 @@ class _TraceRun:
         self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
-        self.together = [1] * len(self.replicas)  # engines whose jumps end with that of each, from it on. [1]
-        self.together[self.first] = max(writers.coupled, 1)
-        self.queues = [0] * len(self.replicas)  # requests that wait at each engine. [1]
+        self.queues = [0] * len(self.replicas)  # requests that wait at each engine, or at all that make every step with it. [1]
         self.waiting = self.peak_queue = 0  # requests that wait at all of them, now and at most. [1]
 
     @property
@@ -128,13 +126,19 @@ class _TraceRun:
         feed = self._feed()
         now, index = next(feed)
         self._plan_changes(now)
-        ends, later, actors, changes = self.ends, self.later, self.actors, self.changes
+        ends, later, actors, changes, sent = self.ends, self.later, self.actors, self.changes, self.sent
         while True:
             while ends and actors[ends[0][1]].ends != ends[0][0]:
                 heapq.heappop(ends)  # of a jump that was shortened
-            end, there = ends[0][0] if ends else NEVER, self.sent.ends
-            if end < now and end < there and not later and not changes:  # as nearly always
-                self._commit(heapq.heappop(ends)[1])
+            end, there = ends[0][0] if ends else NEVER, sent.ends
+            if not later and not changes and there == NEVER:  # as nearly always
+                if end < now:
+                    self._commit(heapq.heappop(ends)[1])
+                elif now < NEVER:
+                    self._arrive(index, now)
+                    now, index = next(feed)
+                else:
+                    return
                 continue
             soon, change = later[0][0] if later else NEVER, changes[0][0] if changes else NEVER
             if now <= soon and now <= end and now <= change and now <= there and now < NEVER:
@@ -144,7 +148,7 @@ class _TraceRun:
                 when, mine, ticket = heapq.heappop(later)
                 self._arrive(mine, when) if ticket is None else self._receive(ticket, when)
             elif there <= end and there <= change and there < NEVER:
-                self._travelled(self.sent.end(), there)
+                self._travelled(sent.end(), there)
             elif change <= end and (end < NEVER or min(now, soon, there) < NEVER or any(side.held for side in self.sides)):
                 when, _, act = heapq.heappop(changes)
                 act(when)
@@ -204,7 +208,7 @@ class _TraceRun:
         before = actor.ends
         taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
         if actor.ends != now:  # else it may begin at once, and does not wait
-            self._see_queues(place)
+            self._see_queue(place)
         if not taken:
             self._follow(ticket, now)
         elif actor.ends != before:
@@ -215,26 +219,28 @@ class _TraceRun:
         actor = self.actors[i]
         now = actor.ends
         done = actor.commit()
-        self._see_queues(i)
+        self._see_queue(i)
         if actor.ends < NEVER:
             heapq.heappush(self.ends, (actor.ends, i))
         if done:
             self._ended(i, done, now)
 
-    def _see_queues(self, first: int) -> None:
-        """Count anew who waits at an engine whose queue may have changed, and at those with it that make every step together; the sum over
-        all engines is largest behind an arrival or an eviction.
-        """
-        before = self.waiting
-        for i in range(first, first + self.together[first]):
-            waiting = self.replicas[i].queued
-            self.waiting += waiting - self.queues[i]
+    def _see_queue(self, i: int) -> None:
+        """Count anew who waits at an engine whose queue may have changed; the sum over all is largest behind an arrival or an eviction."""
+        waiting = self.actors[i].queued
+        more = waiting - self.queues[i]
+        if more:
             self.queues[i] = waiting
-        if self.waiting > before:
-            self._see_peak()
+            self.waiting += more
+            if more > 0:
+                self._see_peak()
 
     def _see_peak(self) -> None:
-        self.peak_queue = max(self.peak_queue, self.waiting + sum(len(side.held) for side in self.sides))
+        waiting = self.waiting
+        for side in self.sides:
+            waiting += len(side.held)
+        if waiting > self.peak_queue:
+            self.peak_queue = waiting
 
     def _ended(self, i: int, done: list[Ticket], now: float) -> None:
         """Requests have ended at an engine."""
@@ -323,7 +329,7 @@ class _TraceRun:
         back = now + self.failures.repair
         if side.standing.fail(i, now):
             done, left = side.pool.replicas[i].fail(now, keeps=self.failures.keeps_output)
-            self._see_queues(side.first + i)
+            self._see_queue(side.first + i)
             self._later(back, functools.partial(self._mend, side, i))
             self._ended(side.first + i, done, now)
             for ticket in left:

@@ -34,6 +34,14 @@ class Replica:
     Between `plan` and `finish` a jump runs: so many `steps`, the first of which takes `first`, each other `slope` more than the one before.
     """
 
+    __slots__ = (
+        "adapters", "ahead", "along", "area", "cache", "capacity", "chunked", "coming", "context", "crowded", "ends", "fetched",
+        "fetching", "finishing", "first", "grows", "in_a_row", "keys", "left", "limits", "link", "load", "longest", "lost", "mean", "missed",
+        "mixed", "most_pages", "one_each", "order", "pace", "page", "pages", "phases", "pieces", "policy", "ranked", "reading", "reads",
+        "refused", "returned", "room", "rounds", "running", "seen", "share", "since", "slope", "step", "steps", "surplus", "swapped", "table",
+        "tokens", "trail", "vain", "waiting", "writers", "writes", "writing",
+    )  # fmt: skip
+
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
         self.table, self.limits, self.policy, self.cache, self.adapters = table, limits, policy, cache, adapters
         # What is asked at every step, out of these.
@@ -58,7 +66,8 @@ class Replica:
         self.since, self.ends = 0.0, NEVER  # of the jump that runs. [s]
         self.pieces: Sequence[ReadPiece] = ()
         self.steps = self.writing = 0  # of the jump that runs
-        self.first = self.slope = self.mean = 0.0
+        self.first = self.slope = self.mean = self.keys = 0.0
+        self.tokens = 0
         # Whether those that write have their tokens at the ends of steps that follow each other: no step is of prompts alone, and none
         # waits for an engine after its first token.
         self.in_a_row = policy.mixed and limits.reads
