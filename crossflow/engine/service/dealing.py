@@ -21,14 +21,17 @@ class StepRoom:
     __slots__ = ("left", "most")
 
     def __init__(self, chunk: int, microbatches: int, writers: int, written: int) -> None:
-        if microbatches == 1:
-            self.left = [chunk - writers * written]
-        else:
-            self.left = [chunk - (writers + i) // microbatches * written for i in range(microbatches)]
+        if microbatches == 1:  # as nearly always, without a list
+            self.left, self.most = [], chunk - writers * written
+            return
+        self.left = [chunk - (writers + i) // microbatches * written for i in range(microbatches)]
         self.most = max(self.left)  # tokens of the microbatch with most room. [1]
 
     def take(self, tokens: int) -> int:
         """Put a piece of a prompt into the microbatch with most room; its number."""
+        if not self.left:
+            self.most -= tokens
+            return 0
         i = self.left.index(self.most)
         self.left[i] -= tokens
         self.most = max(self.left)

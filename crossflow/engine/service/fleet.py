@@ -80,6 +80,7 @@ class _TraceRun:
         self.trace, self.readers, self.failures, self.tally = trace, readers, failures, tally
         self.encoders = None if encoders is None else Encoders(encoders)
         pools = [writers] if readers is None else [readers.pool, writers]
+        self.blocks, self.block = trace.blocks, trace.block
         self.first = 0 if readers is None else len(readers.pool.replicas)  # of the writers among all
         self.sides = [_Side(pool, self.first if pool is writers else 0) for pool in pools]
         self.replicas = [replica for pool in pools for replica in pool.replicas]
@@ -128,12 +129,18 @@ class _TraceRun:
         self._plan_changes(now)
         ends, later, actors, changes, sent = self.ends, self.later, self.actors, self.changes, self.sent
         while True:
-            while ends and actors[ends[0][1]].ends != ends[0][0]:
+            while ends:
+                end, first = ends[0]
+                if actors[first].ends == end:
+                    break
                 heapq.heappop(ends)  # of a jump that was shortened
-            end, there = ends[0][0] if ends else NEVER, sent.ends
+            else:
+                end = NEVER
+            there = sent.ends
             if not later and not changes and there == NEVER:  # as nearly always
                 if end < now:
-                    self._commit(heapq.heappop(ends)[1])
+                    heapq.heappop(ends)
+                    self._commit(first)
                 elif now < NEVER:
                     self._arrive(index, now)
                     now, index = next(feed)
@@ -182,13 +189,14 @@ class _TraceRun:
                 heapq.heappush(self.later, (there, index, None))
                 return
             arrival = known.pop(index, now)
-        blocks, block = self.trace.blocks, self.trace.block
-        prompt, output, kind = self.asked.pop(index) if index in self.asked else self._asked_of(slice(index, index + 1))[0]
-        hashes = () if blocks is None else tuple(blocks[index])[: prompt // block]
-        ticket = Ticket(index, arrival, prompt, output, hashes, self.priorities[kind])
-        if blocks is not None:
-            heir = self.heirs.get(index)
-            ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + ticket.output - 1) // block]
+        prompt, output, kind = self.asked.pop(index, None) or self._asked_of(slice(index, index + 1))[0]
+        if (blocks := self.blocks) is None:
+            ticket = Ticket(index, arrival, prompt, output, (), self.priorities[kind])
+        else:
+            block, heir = self.block, self.heirs.get(index)
+            hashes = tuple(blocks[index])[: prompt // block]
+            ticket = Ticket(index, arrival, prompt, output, hashes, self.priorities[kind])
+            ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + output - 1) // block]
         self.tickets[index] = ticket
         self._submit(self.sides[0], ticket, now)
 
@@ -202,26 +210,30 @@ class _TraceRun:
 
     def _give(self, side: _Side, i: int, ticket: Ticket, now: float) -> None:
         """Give a request to an engine of a pool."""
-        replica, place = side.pool.replicas[i], side.first + (0 if i < side.pool.coupled else i)
+        pool = side.pool
+        place = side.first + (0 if i < pool.coupled else i)
         actor = self.actors[place]
         self.where[ticket.index] = i
         before = actor.ends
-        taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
-        if actor.ends != now:  # else it may begin at once, and does not wait
+        taken = actor.submit(ticket, now) if isinstance(actor, Replica) else actor.submit(pool.replicas[i], ticket, now)
+        ends = actor.ends
+        if ends != now:  # else it may begin at once, and does not wait
             self._see_queue(place)
         if not taken:
             self._follow(ticket, now)
-        elif actor.ends != before:
-            heapq.heappush(self.ends, (actor.ends, place))
+        elif ends != before:
+            heapq.heappush(self.ends, (ends, place))
 
     def _commit(self, i: int) -> None:
         """A jump of an engine ends, or of all that go together."""
         actor = self.actors[i]
         now = actor.ends
         done = actor.commit()
-        self._see_queue(i)
-        if actor.ends < NEVER:
-            heapq.heappush(self.ends, (actor.ends, i))
+        if actor.queued != self.queues[i]:
+            self._see_queue(i)
+        ends = actor.ends
+        if ends < NEVER:
+            heapq.heappush(self.ends, (ends, i))
         if done:
             self._ended(i, done, now)
 

@@ -56,7 +56,8 @@ class Replica:
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
         self.phases = [0] * limits.page  # requests that write, by tokens beyond a full page at step 0
-        self.step = self.rounds = 0  # tokens that every request had that always wrote, and steps that gave them. [1]
+        self.step = 0  # tokens that every request had that always wrote. [1]
+        self.rounds = 0  # steps that gave them, where a step gives other numbers than one. [1]
         self.writers = self.order = 0
         self.context = self.left = 0  # tokens that those that write have in the cache, and have still to write. [1]
         self.pages = 0  # that requests have. [1]
@@ -152,15 +153,11 @@ class Replica:
 
     def finish(self, now: float) -> list[Ticket]:
         """End the jump that runs; requests that have ended."""
+        done: list[Ticket] = []
         if self.ahead is not None and self.ahead.ended:
             self._let_go(self.ahead)
-        done: list[Ticket] = []
         if self.writing:
-            tokens = self.steps if self.one_each else self._tokens_of(self.steps)
-            ended = self._ending(tokens) if self.finishing[0][0] <= self.step + tokens else ()
-            beyond = sum(more for _, more in ended) if self.surplus else 0
-            self._record(now, tokens * self.writing - beyond)
-            self._write(now, tokens, ended, done)
+            self._write(now, done)
         elif self.steps:
             self._record(now, 0)
         for ticket, piece in self.pieces:
@@ -268,8 +265,11 @@ class Replica:
         elif self.writers:
             if self.writers * self.most_pages > self.capacity - self.pages:
                 self._make_room(now)
-            single = self.crowded or (self.ahead is not None and self.awaits)
-            self._many_steps(1 if single else self._rounds_of(self._next_end() - self.step))
+            if self.crowded or (self.ahead is not None and self.awaits):
+                self._many_steps(1)
+            else:
+                left = self._next_end() - self.step
+                self._many_steps(left if self.one_each and left > 0 else self._rounds_of(left))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
@@ -297,9 +297,8 @@ class Replica:
         return self.ahead is not None and (len(self.ahead) > 0 or (len(self.ahead.coming) > 0 and self._open()))
 
     def _rows(self, n: int) -> tuple[int, float]:
-        """Requests that a step computes which writes for n, those in vain included, and their mean tokens in the cache. [1], [1]"""
-        if not self.vain or self.ahead is None:
-            return n, self.mean
+        """Requests that a step computes which writes for n and some in vain, and their mean tokens in the cache. [1], [1]"""
+        assert self.ahead is not None  # else nothing is in vain
         return n + self.vain, (self.context + self.ahead.context) / (n + self.vain) + self._part
 
     def _let_go(self, ahead: Ahead) -> None:
@@ -328,14 +327,23 @@ class Replica:
         for ticket, piece in pieces:
             tokens += piece
             seen += piece * (ticket.read + 0.5 * piece)
-        self.mean = self.context / n + self._part if n else 0.0
-        self.keys, self.tokens = seen / tokens, tokens
-        rows, held = self._rows(n)
-        more = self.table.more(rows, tokens, self.keys) if self.limits.microbatches == 1 else self._reading_more(rows)
-        first = self.table.line(rows, held, alone=False)[0] + more
-        self.first = max(self.table.with_host(rows, first) if self.table.hosted else first, self.along) + self.fetched
-        self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
-        self.ends = self.since + self.first
+        rows, held, keys, table = n, 0.0, seen / tokens, self.table
+        if n:
+            held = self.mean = self.context / n if self.one_each else self.context / n + self._part
+            if self.vain:
+                rows, held = self._rows(n)
+        else:
+            self.mean = 0.0
+        self.keys, self.tokens = keys, tokens
+        more = table.more(rows, tokens, keys) if self.limits.microbatches == 1 else self._reading_more(rows)
+        first = table.line(rows, held, alone=False)[0] + more
+        if table.hosted:
+            first = table.with_host(rows, first)
+        if self.along or self.fetched:
+            first = max(first, self.along) + self.fetched
+            self.fetched = self.along = 0.0
+        self.first, self.slope, self.steps = first, 0.0, 1
+        self.ends = self.since + first
 
     def _reading_more(self, n: int) -> float:
         """What a step of several microbatches takes more for reading. [s]
@@ -349,19 +357,23 @@ class Replica:
 
     def _many_steps(self, steps: int) -> None:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
-        n = self.writing = self.writers
-        self.mean = self.context / n + self._part
+        n = rows = self.writing = self.writers
         pace = self.pace
-        rows, held = self._rows(n)
+        held = self.mean = self.context / n if self.one_each else self.context / n + self._part
+        if self.vain:
+            rows, held = self._rows(n)
         first, slope, upto = self.table.line(rows, held)
         if (upto - held) / pace < steps - 1:
             steps = int((upto - held) / pace) + 1
         if self.fetched:
             steps, first, self.fetched = 1, first + self.fetched, 0.0
-        if self.grows and n * (self._tokens_of(steps) // self.page + 1) > self.capacity - self.pages:
-            steps = self._with_room(steps)
-        self.first, self.slope, self.steps, self.keys, self.tokens = first, slope * pace, steps, 0.0, 0
-        self.ends = self.since + self.lasts(steps)
+        if self.grows:
+            tokens = steps if self.one_each else self._tokens_of(steps)
+            if n * (tokens // self.page + 1) > self.capacity - self.pages:
+                steps = self._with_room(steps)
+        slope *= pace
+        self.first, self.slope, self.steps, self.keys, self.tokens = first, slope, steps, 0.0, 0
+        self.ends = self.since + steps * (first + 0.5 * (steps - 1) * slope)
 
     def lasts(self, steps: int) -> float:
         """Time of so many steps of the jump that runs. [s]"""
@@ -373,22 +385,25 @@ class Replica:
         base = self.first - rise
         root = base * base + 4.0 * rise * elapsed
         near = 2.0 * elapsed / (base + math.sqrt(max(root, 0.0)))  # of the quadratic's roots the one that is right for any slope
-        steps = min(max(math.ceil(near), 1), self.steps)
+        steps, most = math.ceil(near), self.steps
+        steps = 1 if steps < 1 else min(steps, most)
         while steps > 1 and self.lasts(steps - 1) >= elapsed:
             steps -= 1
-        while steps < self.steps and self.lasts(steps) < elapsed:
+        while steps < most and self.lasts(steps) < elapsed:
             steps += 1
-        if self.ahead is not None and elapsed > 0:
-            steps = min(steps + 1, self.steps)  # for the next one is scheduled
+        if self.ahead is not None and elapsed > 0 and steps < most:
+            steps += 1  # for the next one is scheduled
         self.steps = steps
         self.ends = self.since + self.lasts(steps)
 
     def _next_end(self) -> int:
         """Step at which the next of those that write ends; entries of evicted ones are dropped."""
         heap = self.finishing
-        while heap[0][2].place != WRITING or heap[0][2].order != heap[0][1]:
+        last, order, ticket = heap[0]
+        while ticket.place != WRITING or ticket.order != order:
             heapq.heappop(heap)
-        return heap[0][0]
+            last, order, ticket = heap[0]
+        return last
 
     # ---------------------------------------------------------------------------------------- tokens of steps
 
@@ -399,7 +414,7 @@ class Replica:
     @property
     def _part(self) -> float:
         """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
-        return 0.0 if self.one_each else self.rounds * self.pace - self.step
+        return self.rounds * self.pace - self.step
 
     def _rounds_of(self, tokens: int) -> int:
         """The fewest steps that give each request so many tokens. [1]"""
@@ -416,7 +431,8 @@ class Replica:
 
     def _own(self, ticket: Ticket, tokens: int) -> int:
         """Pages beside its hashed blocks that a request has with so many tokens. [1]"""
-        return max(-(-tokens // self.page) - ticket.shared, 0)
+        own = -(-tokens // self.page) - ticket.shared
+        return own if own > 0 else 0  # what `max` takes twice as long for
 
     def _growing(self) -> int:
         """Pages that the next step takes. [1]"""
@@ -428,10 +444,11 @@ class Replica:
 
     def _grown(self, tokens: int) -> int:
         """Pages that so many tokens of each request that writes take. [1]"""
+        phases, page = self.phases, self.page
+        upto = -self.step % page + 1
         if tokens == 1:
-            return self._taken(0)
-        rounds, rest = divmod(tokens, self.page)
-        phases, upto = self.phases, -self.step % self.page + 1
+            return phases[upto - 1]
+        rounds, rest = divmod(tokens, page)
         found = sum(phases[upto - rest : upto]) if rest <= upto else sum(phases[:upto]) + sum(phases[upto - rest :])
         return rounds * self.writers + found
 
@@ -551,8 +568,7 @@ class Replica:
 
     def _pieces(self, now: float) -> list[ReadPiece]:
         """What the next step reads: prompts that were begun, then new ones."""
-        room, waiting = self._step_room(), self.waiting
-        kept = self._kept()
+        room, kept, waiting = self._step_room(), self._kept(), self.waiting
         pieces: list[ReadPiece] = []
         if self.reading:
             pieces, room, kept = self._begun(room, kept, now)
@@ -616,6 +632,7 @@ class Replica:
             self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
     def _grow(self, ticket: Ticket, pages: int) -> None:
+        """Let a request have so many pages."""
         self.pages += pages - ticket.pages
         ticket.pages = pages
         if self.cache.idle:
@@ -625,12 +642,12 @@ class Replica:
         """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
         if ticket.away:
             return self._swap_in(ticket, kept, now)
-        hashes, away, hits, page = ticket.hashes, 0.0, 0, self.page
+        hashes, away, hits = ticket.hashes, 0.0, 0
         if hashes:
             blocks, far = self.cache.found(hashes)
             if far:
                 blocks, away = self._worth(blocks, far)
-            hits = min(blocks * self.cache.size * page, ticket.need - 1)
+            hits = min(blocks * self.cache.size * self.page, ticket.need - 1)
             ticket.shared = len(hashes) * self.cache.size
         piece = rest = ticket.need - hits
         if rest > budget:
@@ -639,8 +656,8 @@ class Replica:
                 ticket.shared = 0
                 return 0
         at_end = hits + piece if self.grows else ticket.prompt + ticket.output - 1 if self.writes else ticket.need
-        own = max(-(-at_end // page) - ticket.shared, 0)
-        wanted = max(-(-ticket.need // page) - ticket.shared, 0) if self.room == "prompt" else own
+        own = self._own(ticket, at_end)
+        wanted = self._own(ticket, ticket.need) if self.room == "prompt" else own
         if hashes:
             wanted += self.cache.pages(hashes)
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
@@ -767,9 +784,17 @@ class Replica:
                 found.append((ticket, end - last))
         return sorted(found, key=lambda one: one[0].order) if self.surplus else found
 
-    def _write(self, now: float, tokens: int, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
+    def _write(self, now: float, done: list[Ticket]) -> None:
         """Every request that writes has the tokens of the steps; some end."""
+        steps = tokens = self.steps
+        if not self.one_each:
+            tokens = self._tokens_of(steps)
+            self.rounds += steps
         given = tokens * self.writing
+        ended: Sequence[tuple[Ticket, int]] = ()
+        if self.finishing[0][0] <= self.step + tokens:
+            ended = self._ending(tokens)
+        self._record(now, given - sum(beyond for _, beyond in ended) if self.surplus else given)
         self.context += given
         self.left -= given
         if self.grows:
@@ -777,9 +802,8 @@ class Replica:
             if self.cache.idle:
                 self.cache.shrink(self.capacity - self.pages)
         self.step += tokens
-        self.rounds += self.steps
         if self.room == "share":
-            self.share = max(self.share - FALLS * self.steps, LEAST_SHARE)
+            self.share = max(self.share - FALLS * steps, LEAST_SHARE)
         for ticket, beyond in ended:
             ticket.wrote = ticket.output + beyond
             self._stop_writing(ticket)
@@ -808,16 +832,16 @@ class Replica:
 
     def _record(self, now: float, wrote: int) -> None:
         """Write the jump down, which gives requests so many of the tokens that they asked for, beside those at the ends of prompts."""
-        steps, n, since, returned, trail = self.steps, self.writing, self.since, self.returned, self.trail
-        context = self.mean + 0.5 * (steps - 1) * self.pace
-        trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, self.queued, wrote))
-        if n and self.in_a_row:
-            trail.gaps.append((n * steps - len(returned), (now - since) / steps))
-            if returned:  # whose first step is a jump of its own
-                trail.gaps += [(1, now - last) for last in returned]
-        elif n:
-            each = (now - since) / steps
-            trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
-            trail.gaps.append((n * (steps - 1), each))
-        if returned:
-            returned.clear()
+        steps, n, since = self.steps, self.writing, self.since
+        context, alike = self.mean + 0.5 * (steps - 1) * self.pace, n * steps
+        queued = len(self.waiting) if self.ahead is None else self.queued
+        if n and not self.in_a_row:
+            alike -= n
+            later = (steps - 1) * ((now - since) / steps)  # time of the steps behind the first. [s]
+            self.trail.gaps += [(many, now - before - later) for many, before in self.missed]
+        if self.returned:  # whose first step is a jump of its own
+            if n and self.in_a_row:
+                alike -= len(self.returned)
+                self.trail.gaps += [(1, now - last) for last in self.returned]
+            self.returned.clear()
+        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, queued, wrote, alike))

@@ -50,8 +50,12 @@ class StepTable:
     stages: int = 1
     before: tuple[float, float] = (0.0, 0.0)
     beside: tuple[float, float] = (0.0, 0.0)
+    hosted: bool = field(init=False, default=False)  # whether the host lengthens any step
     _lines: dict[int, tuple[list[float], list[tuple[float, float, float, float]]]] = field(default_factory=dict, repr=False)
-    _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
+    _planes: dict[int, tuple[list[float], list[float], list[list[tuple[float, ...]]]]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosted", self.before != (0.0, 0.0) or self.beside != (0.0, 0.0))
 
     def line(self, n: int, context: float, *, alone: bool = True) -> Line:
         """D at a context, its slope, and the context up to which it is straight; `alone` where the step only writes. [s], [s], [1]"""
@@ -67,18 +71,11 @@ class StepTable:
         """M, what a step that writes for n requests takes more for reading. [s]"""
         found = self._planes.get(n)
         if found is None:
-            found = self._planes[n] = (self.tokens.tolist(), self.keys.tolist(), self._among(n, self.reading).tolist())
-        first, second, values = found
-        i, j = bisect_right(first, tokens, 1, len(first) - 1) - 1, bisect_right(second, keys, 1, len(second) - 1) - 1
-        u = (tokens - first[i]) / (first[i + 1] - first[i])
-        v = (keys - second[j]) / (second[j + 1] - second[j])
-        near, far = values[i], values[i + 1]
-        return (1.0 - u) * ((1.0 - v) * near[j] + v * near[j + 1]) + u * ((1.0 - v) * far[j] + v * far[j + 1])
-
-    @property
-    def hosted(self) -> bool:
-        """Whether the host lengthens any step."""
-        return self.before != (0.0, 0.0) or self.beside != (0.0, 0.0)
+            found = self._planes[n] = self._plane(n)
+        first, second, cells = found
+        begin, width, low, span, near, beside, far, across = cells[bisect_right(first, tokens)][bisect_right(second, keys)]
+        u, v = (tokens - begin) / width, (keys - low) / span
+        return (1.0 - u) * ((1.0 - v) * near + v * beside) + u * ((1.0 - v) * far + v * across)
 
     def with_host(self, n: int, time: float) -> float:
         """The time of a step of kernels alone with what the host does for it and for its n requests that write. [s]"""
@@ -123,6 +120,16 @@ class StepTable:
             values = np.array([self.with_host(n, time) for time in values.tolist()])
         slopes, inner = np.diff(values) / np.diff(self.context), self.context[1:-1].tolist()
         return inner, list(zip(values[:-1].tolist(), slopes.tolist(), self.context[:-1].tolist(), [*inner, inf], strict=True))
+
+
+    def _plane(self, n: int) -> tuple[list[float], list[float], list[list[tuple[float, ...]]]]:
+        """M at n requests: tokens and keys between its cells, and of each cell the begin and the width of both axes, and its corners."""
+        values = self._among(n, self.reading)
+        corners = np.stack([values[:-1, :-1], values[:-1, 1:], values[1:, :-1], values[1:, 1:]], axis=-1)
+        sides = [np.broadcast_to(each, corners.shape[:-1]) for axis, wide in ((self.tokens, (slice(None), None)), (self.keys, slice(None)))
+                 for each in (axis[:-1][wide], np.diff(axis)[wide])]  # fmt: skip
+        cells = np.concatenate([np.stack(sides, axis=-1), corners], axis=-1).tolist()
+        return self.tokens[1:-1].tolist(), self.keys[1:-1].tolist(), [[tuple(cell) for cell in row] for row in cells]
 
 
 def _at(axis: Array, values: Array) -> tuple[Any, Array]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from crossflow.base.arrays import Array
+
 NEVER = math.inf
+COLUMNS = 11  # of a jump in a trail
 WAITING, FETCHING, READING, WRITING, ENDED, DROPPED = range(6)
 
 
@@ -69,10 +74,21 @@ class Trail:
 
     def __init__(self) -> None:
         # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
-        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives.
-        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int]] = []
-        # Times between two steps that give a request tokens, and how many there are of each. [1], [s]
+        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives,
+        # and how many times between two steps that give a request tokens are as long as one of its steps in the mean.
+        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int, int]] = []
+        # Other times between two steps that give a request tokens, and how many there are of each. [1], [s]
         self.gaps: list[tuple[int, float]] = []
+
+    def taken(self) -> tuple[Array, Array]:
+        """What was written down, which is forgotten: jumps, and all times between two steps with how many there are of each."""
+        rows = np.array(self.rows, dtype=float).reshape(-1, COLUMNS)
+        others = np.array(self.gaps, dtype=float).reshape(-1, 2)
+        self.rows.clear()
+        self.gaps.clear()
+        begun, ended, steps, alike = rows.T[[0, 1, 2, -1]]
+        often = alike > 0
+        return rows[:, :-1], np.concatenate([np.stack([alike, (ended - begun) / steps], axis=1)[often], others])
 
 
 ReadPiece = tuple[Ticket, int]  # of which prompt so many tokens are read. [1]
