@@ -414,7 +414,7 @@ class Replica:
     @property
     def _part(self) -> float:
         """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
-        return self.rounds * self.pace - self.step
+        return 0.0 if self.one_each else self.rounds * self.pace - self.step
 
     def _rounds_of(self, tokens: int) -> int:
         """The fewest steps that give each request so many tokens. [1]"""
