@@ -23,6 +23,7 @@ from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import EncoderSpans, EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
+from crossflow.engine.service.runs import TraceRuns, length
 from crossflow.engine.service.standing import Failures, Scaling, Standing
 from crossflow.engine.service.tally import KindTally, Tally
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
@@ -80,7 +81,6 @@ class _TraceRun:
         self.trace, self.readers, self.failures, self.tally = trace, readers, failures, tally
         self.encoders = None if encoders is None else Encoders(encoders)
         pools = [writers] if readers is None else [readers.pool, writers]
-        self.blocks, self.block = trace.blocks, trace.block
         self.first = 0 if readers is None else len(readers.pool.replicas)  # of the writers among all
         self.sides = [_Side(pool, self.first if pool is writers else 0) for pool in pools]
         self.replicas = [replica for pool in pools for replica in pool.replicas]
@@ -98,7 +98,9 @@ class _TraceRun:
         for i in np.flatnonzero(trace.follows >= 0).tolist():
             self.followers.setdefault(int(trace.follows[i]), []).append(i)
         heirs = np.flatnonzero(trace.continues)[::-1]
-        self.heirs: dict[int, int] = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
+        follow = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
+        whole = (trace.prompt + trace.output - 1) // max(trace.block, 1)
+        self.runs = None if trace.blocks is None else TraceRuns(trace.blocks, trace.prompt // max(trace.block, 1), whole, follow)
         self.priorities = [one.priority for one in trace.classes]
         self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
@@ -190,13 +192,10 @@ class _TraceRun:
                 return
             arrival = known.pop(index, now)
         prompt, output, kind = self.asked.pop(index, None) or self._asked_of(slice(index, index + 1))[0]
-        if (blocks := self.blocks) is None:
-            ticket = Ticket(index, arrival, prompt, output, (), self.priorities[kind])
-        else:
-            block, heir = self.block, self.heirs.get(index)
-            hashes = tuple(blocks[index])[: prompt // block]
-            ticket = Ticket(index, arrival, prompt, output, hashes, self.priorities[kind])
-            ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + output - 1) // block]
+        ticket = Ticket(index, arrival, prompt, output, self.priorities[kind])
+        if self.runs is not None:
+            ticket.chain, ticket.answer = self.runs.prompt(index), self.runs.answer(index)
+            ticket.blocks = length(ticket.chain)
         self.tickets[index] = ticket
         self._submit(self.sides[0], ticket, now)
 

@@ -21,6 +21,7 @@ from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
 from crossflow.engine.service.queues import QUEUES, turn
+from crossflow.engine.service.runs import Chain, divided, length
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
@@ -218,6 +219,9 @@ class Replica:
             ticket.wrote, ticket.first, ticket.stopped = 0, -1.0, -1.0
         elif ticket.first >= 0 and ticket.stopped < 0:
             ticket.stopped = ticket.first if arrived else max(ended, ticket.first)
+        if ticket.given is not None:
+            (ticket.chain, ticket.answer), ticket.given = ticket.given, None
+            ticket.blocks = length(ticket.chain)
         ticket.need, ticket.place, ticket.read = ticket.prompt + ticket.wrote, WAITING, 0
         self._count(-1, now)
 
@@ -489,7 +493,7 @@ class Replica:
 
     def _evict(self, ticket: Ticket, now: float) -> None:
         """A request gives its room back, and is read anew with all that was written of it."""
-        known: tuple[int, ...] = ()
+        known: Chain = ()
         if ticket.place == WRITING:
             ticket.wrote += self.step - ticket.start
             self._stop_writing(ticket)
@@ -502,7 +506,10 @@ class Replica:
             self.reading.remove(ticket)
         self._give_back(ticket)
         if known:
-            ticket.hashes, ticket.answer = ticket.hashes + known, (ticket.answer or ())[len(known) :]
+            if ticket.given is None:
+                ticket.given = ticket.chain, ticket.answer or ()
+            ticket.chain, ticket.blocks = ticket.chain + known, ticket.blocks + length(known)
+            ticket.answer = divided(ticket.answer or (), length(known))[1]
         ticket.need, ticket.place, ticket.stopped = ticket.prompt + ticket.wrote, WAITING, now if ticket.stopped < 0 else ticket.stopped
         ticket.evicted += 1
         self.crowded = True
@@ -548,10 +555,10 @@ class Replica:
         if self.grows:
             ticket.pages = self._own(ticket, tokens)
 
-    def _remember(self, ticket: Ticket, tokens: int) -> tuple[int, ...]:
-        """Leave the full blocks of what was written to the cache, of a request with so many tokens there; their hashes."""
+    def _remember(self, ticket: Ticket, tokens: int) -> Chain:
+        """Leave the full blocks of what was written to the cache, of a request with so many tokens there."""
         assert ticket.answer is not None  # who asks has looked
-        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.page) - len(ticket.hashes), 0))
+        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.page) - ticket.blocks, 0))
         self.cache.keep(found)
         return found
 
@@ -561,7 +568,7 @@ class Replica:
             self.adapters.free(ticket.index)
         self.pages -= ticket.pages
         if ticket.shared:
-            self.pages -= self.cache.free(ticket.hashes)
+            self.pages -= self.cache.free(ticket.chain)
         ticket.pages = ticket.shared = 0
 
     # ---------------------------------------------------------------------------------------- admission
@@ -642,13 +649,13 @@ class Replica:
         """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
         if ticket.away:
             return self._swap_in(ticket, kept, now)
-        hashes, away, hits = ticket.hashes, 0.0, 0
-        if hashes:
-            blocks, far = self.cache.found(hashes)
+        chain, away, hits = ticket.chain, 0.0, 0
+        if chain:
+            blocks, far = self.cache.found(chain)
             if far:
                 blocks, away = self._worth(blocks, far)
             hits = min(blocks * self.cache.size * self.page, ticket.need - 1)
-            ticket.shared = len(hashes) * self.cache.size
+            ticket.shared = ticket.blocks * self.cache.size
         piece = rest = ticket.need - hits
         if rest > budget:
             piece = budget
@@ -658,13 +665,13 @@ class Replica:
         at_end = hits + piece if self.grows else ticket.prompt + ticket.output - 1 if self.writes else ticket.need
         own = self._own(ticket, at_end)
         wanted = self._own(ticket, ticket.need) if self.room == "prompt" else own
-        if hashes:
-            wanted += self.cache.pages(hashes)
+        if chain:
+            wanted += self.cache.pages(chain)
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
             ticket.shared, self.refused = 0, True
             return 0
-        if hashes:
-            self.pages += self.cache.take(hashes)
+        if chain:
+            self.pages += self.cache.take(chain)
         self._enter(ticket, hits, own, now)
         if away and self.policy.loads == "aside":
             self._set_aside(ticket, away, now)

@@ -84,7 +84,7 @@ def _prefix(asked: RoutedPool) -> Router:
         loads = {i: replicas[i].to_do / rates[i] for i in up}
         allowed = SKEW * (min(loads.values()) + 1)
         rows = [
-            (-replicas[i].cache.found(ticket.hashes)[0], load, len(replicas[i].cache), i) for i, load in loads.items() if load <= allowed
+            (-replicas[i].cache.found(ticket.chain)[0], load, len(replicas[i].cache), i) for i, load in loads.items() if load <= allowed
         ]
         return min(rows)[-1]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array
+from crossflow.engine.service.runs import Chain
 
 NEVER = math.inf
 COLUMNS = 11  # of a jump in a trail
@@ -44,14 +45,17 @@ class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "answer", "arrival", "away", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output",
+        "answer", "arrival", "away", "begun", "blocks", "chain", "evicted", "first", "given", "hits", "index", "last", "moved", "need",
+        "order", "output",
         "pages", "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
-    def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = (), priority: int = 0) -> None:
-        self.index, self.arrival, self.prompt, self.output, self.hashes = index, arrival, prompt, output, hashes
-        # Hashes of the blocks behind those of its prompt that the next turn asks for; None where no blocks have hashes.
-        self.answer: tuple[int, ...] | None = None
+    def __init__(self, index: int, arrival: float, prompt: int, output: int, priority: int = 0) -> None:
+        self.index, self.arrival, self.prompt, self.output = index, arrival, prompt, output
+        self.chain: Chain = ()  # blocks of its prompt, and what an eviction left of its answer
+        self.blocks = 0  # of the chain. [1]
+        self.answer: Chain | None = None  # blocks behind those that the next turn asks for; None where no blocks have hashes
+        self.given: tuple[Chain, Chain] | None = None  # both as they came, where an eviction has changed them
         self.priority = priority  # larger is served first where the engine has priorities. [1]
         self.begun = self.first = self.last = (
             self.stopped
