@@ -57,12 +57,15 @@ class PrefixCache:
                 continue
             here = idle.get(begin, 0)
             many += here
-            while here < end - begin and (tier := self._tier(begin, here)) >= 0:
-                far.append((many, tier))
-                here += 1
-                many += 1
             if here < end - begin:
-                break
+                if not self.tiers:
+                    break
+                while here < end - begin and (tier := self._tier(begin, here)) >= 0:
+                    far.append((many, tier))
+                    here += 1
+                    many += 1
+                if here < end - begin:
+                    break
         return many, far
 
     def _tier(self, run: int, place: int) -> int:

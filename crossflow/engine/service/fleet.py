@@ -58,6 +58,9 @@ class _Side:
 
     def __init__(self, pool: EnginePool, first: int) -> None:
         self.pool, self.first = pool, first  # number of its first engine among all
+        self.loads = [0] * len(pool.replicas)  # requests at each engine, and on their way there. [1]
+        for i, replica in enumerate(pool.replicas):
+            replica.loads, replica.seat = self.loads, i
         self.standing = Standing(pool.replicas, pool.scaling)
         self.held: deque[tuple[Ticket, int]] = deque()  # requests that no engine could be given, and engines that have read them or -1
 
@@ -283,7 +286,7 @@ class _TraceRun:
             return
         i = side.route(ticket)
         self.where[ticket.index] = i
-        side.pool.replicas[i].coming += 1
+        side.loads[i] += 1
         self.sent.begin(ticket.index, reader, i, float(ticket.prompt), now)
 
     def _travelled(self, index: int, now: float) -> None:
@@ -294,7 +297,7 @@ class _TraceRun:
     def _receive(self, ticket: Ticket, now: float) -> None:
         """Keys and values arrive; they are lost where the engine has failed by now."""
         side, i = self.sides[1], self.where[ticket.index]
-        side.pool.replicas[i].coming -= 1
+        side.loads[i] -= 1
         ticket.first = now
         if side.standing.engines[i].broken:
             side.pool.replicas[i].lost += ticket.prompt - ticket.hits

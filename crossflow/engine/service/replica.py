@@ -36,10 +36,10 @@ class Replica:
     """
 
     __slots__ = (
-        "adapters", "ahead", "along", "area", "cache", "capacity", "chunked", "coming", "context", "crowded", "ends", "fetched",
-        "fetching", "finishing", "first", "grows", "in_a_row", "keys", "left", "limits", "link", "load", "longest", "lost", "mean", "missed",
+        "adapters", "ahead", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched",
+        "fetching", "finishing", "first", "grows", "in_a_row", "keys", "left", "limits", "link", "load", "loads", "longest", "lost", "mean", "missed",
         "mixed", "most_pages", "one_each", "order", "pace", "page", "pages", "phases", "pieces", "policy", "ranked", "reading", "reads",
-        "refused", "returned", "room", "rounds", "running", "seen", "share", "since", "slope", "step", "steps", "surplus", "swapped", "table",
+        "refused", "returned", "room", "rounds", "running", "seat", "seen", "share", "since", "slope", "step", "steps", "surplus", "swapped", "table",
         "tokens", "trail", "vain", "waiting", "writers", "writes", "writing",
     )  # fmt: skip
 
@@ -74,8 +74,10 @@ class Replica:
         # waits for an engine after its first token.
         self.in_a_row = policy.mixed and limits.reads
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
+        # Requests that are here, and those whose keys and values are on their way, of every engine of a pool, in which this one has a
+        # place: a router looks at all of them at once.
+        self.loads, self.seat = [0], 0
         self.load = 0  # requests that are here
-        self.coming = 0  # requests whose keys and values are on their way here
         self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
@@ -97,7 +99,7 @@ class Replica:
     @property
     def to_do(self) -> int:
         """Requests that are here, and those on their way. [1]"""
-        return self.load + self.coming
+        return self.loads[self.seat]
 
     @property
     def queued(self) -> int:
@@ -835,6 +837,7 @@ class Replica:
     def _count(self, change: int, now: float) -> None:
         self.area += self.load * (now - self.seen)
         self.load += change
+        self.loads[self.seat] += change
         self.seen = now
 
     def _record(self, now: float, wrote: int) -> None:
