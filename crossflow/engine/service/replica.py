@@ -118,7 +118,8 @@ class Replica:
             return False
         next_in_turn = self.take(ticket, now)
         if not self.steps:
-            self.ends = min(self.ends, now)  # of no steps: others that come at the same time begin with it
+            if now < self.ends:
+                self.ends = now  # of no steps: others that come at the same time begin with it
         elif next_in_turn and not self.pieces and self.steps > 1:
             self.shorten(now)
         return True
@@ -249,29 +250,30 @@ class Replica:
     # ---------------------------------------------------------------------------------------- what comes next
 
     def _at_work(self) -> int:
-        return self.writers + len(self.reading) + len(self.fetching) + (0 if self.ahead is None else len(self.ahead))
+        return self.writers + len(self.reading) + len(self.fetching) + (0 if self.ahead is None else len(self.ahead.ended))
 
     def plan(self, now: float, known: float | None = None) -> None:
         """Choose the next jump; `known` as of `last_begun`, of others with whom it makes all steps. [s]"""
-        known = now if self.ahead is None else self._look(self.ahead, now, known)
-        self.since = now
+        ahead, seen = self.ahead, now
+        if ahead is not None and (ahead.ended or ahead.coming or self.fetching):
+            seen = self._look(ahead, now, known)
+        self.since, self.crowded = now, False
         if not self.reads:
             self._receive(now)
         if self.fetching:
-            self._land(known)
-        self.crowded = False
+            self._land(seen)
         if self.mixed and self.writers * self.most_pages > self.capacity - self.pages:
             self._make_room(now)
         pieces = self.pieces = self._pieces(now) if self.reading or (self.waiting and not self.refused and not self.crowded) else ()
         self.writing = self.writers if self.mixed or not pieces else 0
-        if self.ahead is not None:
-            self.vain = len(self.ahead.ended) if self.writing else 0
+        if ahead is not None:
+            self.vain = len(ahead.ended) if self.writing else 0
         if pieces:
             self._one_step(pieces)
         elif self.writers:
             if self.writers * self.most_pages > self.capacity - self.pages:
                 self._make_room(now)
-            if self.crowded or (self.ahead is not None and self.awaits):
+            if self.crowded or (ahead is not None and (ahead.ended or ahead.coming) and self.awaits):
                 self._many_steps(1)
             else:
                 left = self._next_end() - self.step
@@ -286,9 +288,9 @@ class Replica:
         idle = not self.writers and not self.reading  # with nothing to compute in vain beside
         if known is None:
             known = self.last_begun if self.steps and not idle else now
-        if idle:
+        if idle and ahead.ended:
             self._let_go(ahead)
-        for ticket in ahead.seen(known):
+        for ticket in ahead.seen(known) if ahead.coming else ():
             self._queue(ticket)
         return known
 

@@ -70,8 +70,10 @@ def _least_loaded(asked: RoutedPool) -> Router:
         if len(up) < len(rates):
             return _emptiest(replicas, up, rates)
         loads = replicas[0].loads
+        if len(alike) == 1:
+            return loads.index(min(loads))
         least = [(min(loads[first:behind]), first, behind) for first, behind in alike]
-        few, first, behind = min(least, key=lambda one: (one[0] + 1) / rates[one[1]]) if len(least) > 1 else least[0]
+        few, first, behind = min(least, key=lambda one: (one[0] + 1) / rates[one[1]])
         return loads.index(few, first, behind)
 
     return route
