@@ -19,6 +19,7 @@ import numpy as np
 
 from crossflow.base.arrays import Index
 from crossflow.engine.service.encoders import Encoders, EncoderTimes
+from crossflow.engine.service.loads import Loads
 from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import EncoderSpans, EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
@@ -58,7 +59,7 @@ class _Side:
 
     def __init__(self, pool: EnginePool, first: int) -> None:
         self.pool, self.first = pool, first  # number of its first engine among all
-        self.loads = [0] * len(pool.replicas)  # requests at each engine, and on their way there. [1]
+        self.loads = Loads(len(pool.replicas))
         for i, replica in enumerate(pool.replicas):
             replica.loads, replica.seat = self.loads, i
         self.standing = Standing(pool.replicas, pool.scaling)
@@ -286,7 +287,7 @@ class _TraceRun:
             return
         i = side.route(ticket)
         self.where[ticket.index] = i
-        side.loads[i] += 1
+        side.loads.change(i, 1)
         self.sent.begin(ticket.index, reader, i, float(ticket.prompt), now)
 
     def _travelled(self, index: int, now: float) -> None:
@@ -297,7 +298,7 @@ class _TraceRun:
     def _receive(self, ticket: Ticket, now: float) -> None:
         """Keys and values arrive; they are lost where the engine has failed by now."""
         side, i = self.sides[1], self.where[ticket.index]
-        side.loads[i] -= 1
+        side.loads.change(i, -1)
         ticket.first = now
         if side.standing.engines[i].broken:
             side.pool.replicas[i].lost += ticket.prompt - ticket.hits

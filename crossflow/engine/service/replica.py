@@ -19,6 +19,7 @@ from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.ahead import Ahead
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
+from crossflow.engine.service.loads import Loads
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
 from crossflow.engine.service.queues import QUEUES, turn
 from crossflow.engine.service.runs import Chain, divided, length
@@ -74,9 +75,7 @@ class Replica:
         # waits for an engine after its first token.
         self.in_a_row = policy.mixed and limits.reads
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
-        # Requests that are here, and those whose keys and values are on their way, of every engine of a pool, in which this one has a
-        # place: a router looks at all of them at once.
-        self.loads, self.seat = [0], 0
+        self.loads, self.seat = Loads(1), 0  # of all engines of a pool, and the place of this one among them
         self.load = 0  # requests that are here
         self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
@@ -99,7 +98,7 @@ class Replica:
     @property
     def to_do(self) -> int:
         """Requests that are here, and those on their way. [1]"""
-        return self.loads[self.seat]
+        return self.loads.counts[self.seat]
 
     @property
     def queued(self) -> int:
@@ -839,7 +838,7 @@ class Replica:
     def _count(self, change: int, now: float) -> None:
         self.area += self.load * (now - self.seen)
         self.load += change
-        self.loads[self.seat] += change
+        self.loads.change(self.seat, change)
         self.seen = now
 
     def _record(self, now: float, wrote: int) -> None:

@@ -53,7 +53,7 @@ def router(
 
 def _emptiest(replicas: Sequence[Replica], among: Iterable[int], rates: Sequence[float]) -> int:
     """The engine that would be through with one request more first."""
-    loads = replicas[0].loads
+    loads = replicas[0].loads.counts
     return min(among, key=lambda i: ((loads[i] + 1) / rates[i], i))
 
 
@@ -64,29 +64,12 @@ def _round_robin(_: RoutedPool) -> Router:
 
 def _least_loaded(asked: RoutedPool) -> Router:
     """The engine with the fewest requests for its rate."""
-    rates, alike = asked.rates, _alike(asked.rates)
+    rates, even = asked.rates, set(asked.rates) == {1.0}
 
     def route(replicas: Sequence[Replica], _: Ticket, up: Sequence[int]) -> int:
-        if len(up) < len(rates):
-            return _emptiest(replicas, up, rates)
-        loads = replicas[0].loads
-        if len(alike) == 1:
-            return loads.index(min(loads))
-        least = [(min(loads[first:behind]), first, behind) for first, behind in alike]
-        few, first, behind = min(least, key=lambda one: (one[0] + 1) / rates[one[1]])
-        return loads.index(few, first, behind)
+        return replicas[0].loads.fewest() if even and len(up) == len(rates) else _emptiest(replicas, up, rates)
 
     return route
-
-
-def _alike(rates: Sequence[float]) -> list[tuple[int, int]]:
-    """Engines in a row that have the same rate, from each to behind each.
-
-    >>> _alike([1.0, 1.0, 0.5, 1.0])
-    [(0, 2), (2, 3), (3, 4)]
-    """
-    bounds = [0, *(i for i in range(1, len(rates)) if rates[i] != rates[i - 1]), len(rates)]
-    return list(itertools.pairwise(bounds))
 
 
 def _two_choices(asked: RoutedPool) -> Router:
@@ -104,7 +87,7 @@ def _prefix(asked: RoutedPool) -> Router:
     rates, even = asked.rates, set(asked.rates) == {1.0}
 
     def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
-        todo, chain = replicas[0].loads, ticket.chain
+        todo, chain = replicas[0].loads.counts, ticket.chain
         loads = todo if even else [load / rate for load, rate in zip(todo, rates, strict=True)]
         allowed = SKEW * (min(loads if len(up) == len(loads) else [loads[i] for i in up]) + 1)
         best, most, least = -1, -1, (0.0, 0)
