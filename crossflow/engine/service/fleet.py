@@ -177,6 +177,8 @@ class _TraceRun:
             some = first[begin : begin + PIECE]
             self.asked.update(zip(some.tolist(), self._asked_of(some), strict=True))
             yield from zip(self.trace.arrival[some].tolist(), some.tolist(), strict=True)
+            for replica in self.replicas:
+                replica.trail.pack()
         while True:
             yield NEVER, -1
 

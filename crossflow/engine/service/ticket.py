@@ -74,21 +74,29 @@ class Ticket:
 class Trail:
     """What an engine did, a row for each jump."""
 
-    __slots__ = ("gaps", "rows")
+    __slots__ = ("gaps", "packed", "rows")
 
     def __init__(self) -> None:
         # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
         # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives,
         # and how many times between two steps that give a request tokens are as long as one of its steps in the mean.
         self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int, int]] = []
+        self.packed: list[Array] = []  # rows that were written down before, in a third of the memory
         # Other times between two steps that give a request tokens, and how many there are of each. [1], [s]
         self.gaps: list[tuple[int, float]] = []
 
+    def pack(self) -> None:
+        """Keep rows as an array."""
+        if self.rows:
+            self.packed.append(np.array(self.rows, dtype=float))
+            self.rows.clear()
+
     def taken(self) -> tuple[Array, Array]:
         """What was written down, which is forgotten: jumps, and all times between two steps with how many there are of each."""
-        rows = np.array(self.rows, dtype=float).reshape(-1, COLUMNS)
+        self.pack()
+        rows = np.concatenate([np.zeros((0, COLUMNS)), *self.packed])
         others = np.array(self.gaps, dtype=float).reshape(-1, 2)
-        self.rows.clear()
+        self.packed.clear()
         self.gaps.clear()
         begun, ended, steps, alike = rows.T[[0, 1, 2, -1]]
         often = alike > 0
