@@ -16,6 +16,7 @@ from crossflow.base.arrays import Index, NumberLists
 
 Run = tuple[int, int]  # number of its first block, and the one behind its last
 Chain = tuple[Run, ...]  # blocks of a text, in order
+SPARSE = 4  # times as large as there are many, from which on numbers of blocks are named anew in their order
 
 
 def length(chain: Chain) -> int:
@@ -54,6 +55,8 @@ class TraceRuns:
 
     def __init__(self, blocks: NumberLists, asked: Index, whole: Index, heirs: Mapping[int, int]) -> None:
         self.heirs = heirs
+        if int(blocks.held.max(initial=0)) > SPARSE * (len(blocks.held) + 1):
+            blocks = NumberLists(first=blocks.first, held=np.unique(blocks.held, return_inverse=True)[1])
         held, first, size = blocks.held, blocks.first, int(blocks.held.max(initial=-1)) + 1
         begins = np.ones(len(held), dtype=bool)  # of runs, block by block
         begins[1:] = held[1:] != held[:-1] + 1
