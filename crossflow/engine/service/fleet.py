@@ -19,7 +19,7 @@ import numpy as np
 
 from crossflow.base.arrays import Index
 from crossflow.engine.service.encoders import Encoders, EncoderTimes
-from crossflow.engine.service.loads import Loads
+from crossflow.engine.service.loads import PoolLoads
 from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import EncoderSpans, EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
@@ -59,7 +59,7 @@ class _Side:
 
     def __init__(self, pool: EnginePool, first: int) -> None:
         self.pool, self.first = pool, first  # number of its first engine among all
-        self.loads = Loads(len(pool.replicas))
+        self.loads = PoolLoads(len(pool.replicas))
         for i, replica in enumerate(pool.replicas):
             replica.loads, replica.seat = self.loads, i
         self.standing = Standing(pool.replicas, pool.scaling)
@@ -197,7 +197,7 @@ class _TraceRun:
                 heapq.heappush(self.later, (there, index, None))
                 return
             arrival = known.pop(index, now)
-        prompt, output, kind = self.asked.pop(index, None) or self._asked_of(slice(index, index + 1))[0]
+        prompt, output, kind = self.asked.pop(index) if index in self.asked else self._asked_of(slice(index, index + 1))[0]
         ticket = Ticket(index, arrival, prompt, output, self.priorities[kind])
         if self.runs is not None:
             ticket.chain, ticket.answer = self.runs.prompt(index), self.runs.answer(index)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 
 
-class Loads:
+class PoolLoads:
     """Requests at every engine of a pool, and on their way there.
 
-    >>> loads = Loads(3)
+    >>> loads = PoolLoads(3)
     >>> loads.change(0, 1), loads.change(1, 1), loads.fewest(), loads.change(2, 1), loads.fewest(), loads.counts
     (None, None, 2, None, 0, [1, 1, 1])
     """

@@ -19,7 +19,7 @@ from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.ahead import Ahead
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
-from crossflow.engine.service.loads import Loads
+from crossflow.engine.service.loads import PoolLoads
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
 from crossflow.engine.service.queues import QUEUES, turn
 from crossflow.engine.service.runs import Chain, divided, length
@@ -37,11 +37,11 @@ class Replica:
     """
 
     __slots__ = (
-        "adapters", "ahead", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched",
-        "fetching", "finishing", "first", "grows", "in_a_row", "keys", "left", "limits", "link", "load", "loads", "longest", "lost", "mean", "missed",
+        "adapters", "ahead", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched", "fetching",
+        "finishing", "first", "grows", "in_a_row", "keys", "left", "limits", "link", "load", "loads", "longest", "lost", "mean", "missed",
         "mixed", "most_pages", "one_each", "order", "pace", "page", "pages", "phases", "pieces", "policy", "ranked", "reading", "reads",
-        "refused", "returned", "room", "rounds", "running", "seat", "seen", "share", "since", "slope", "step", "steps", "surplus", "swapped", "table",
-        "tokens", "trail", "vain", "waiting", "writers", "writes", "writing",
+        "refused", "returned", "room", "rounds", "running", "seat", "seen", "share", "since", "slope", "step", "steps", "surplus",
+        "swapped", "table", "tokens", "trail", "vain", "waiting", "writers", "writes", "writing",
     )  # fmt: skip
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
@@ -75,7 +75,7 @@ class Replica:
         # waits for an engine after its first token.
         self.in_a_row = policy.mixed and limits.reads
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
-        self.loads, self.seat = Loads(1), 0  # of all engines of a pool, and the place of this one among them
+        self.loads, self.seat = PoolLoads(1), 0  # of all engines of a pool, and the place of this one among them
         self.load = 0  # requests that are here
         self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]

@@ -14,8 +14,8 @@ import numpy as np
 
 from crossflow.base.arrays import Index, NumberLists
 
-Run = tuple[int, int]  # number of its first block, and the one behind its last
-Chain = tuple[Run, ...]  # blocks of a text, in order
+BlockRun = tuple[int, int]  # number of its first block, and the one behind its last
+Chain = tuple[BlockRun, ...]  # blocks of a text, in order
 SPARSE = 4  # times as large as there are many, from which on numbers of blocks are named anew in their order
 
 
@@ -106,7 +106,7 @@ def covered(chain: Chain, cuts: list[int]) -> Chain:
     >>> covered(((3, 9), (12, 14)), [5, 9, 13])
     ((3, 5), (5, 9), (12, 13), (13, 14))
     """
-    found: list[Run] = []
+    found: list[BlockRun] = []
     for begin, end in chain:
         inside = [begin, *(cut for cut in cuts if begin < cut < end), end]
         found += itertools.pairwise(inside)

@@ -121,7 +121,6 @@ class StepTable:
         slopes, inner = np.diff(values) / np.diff(self.context), self.context[1:-1].tolist()
         return inner, list(zip(values[:-1].tolist(), slopes.tolist(), self.context[:-1].tolist(), [*inner, inf], strict=True))
 
-
     def _plane(self, n: int) -> tuple[list[float], list[float], list[list[tuple[float, ...]]]]:
         """M at n requests: tokens and keys between its cells, and of each cell the begin and the width of both axes, and its corners."""
         values = self._among(n, self.reading)
