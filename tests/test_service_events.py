@@ -632,8 +632,9 @@ def test_a_cache_of_runs_is_that_of_single_blocks(seed, beyond):
     cache, plain, users = PrefixCache(2, beyond), Blocks(beyond), []
     for _ in range(400):
         i, what = int(rng.integers(len(texts))), rng.random()
-        prompt, answer = runs.prompt(i), runs.answer(i)
+        (prompt, many), answer = runs.prompt(i), runs.answer(i)
         assert told(prompt) + told(answer) == texts[i]
+        assert len(told(prompt)) == many
         if what < 0.35:
             text = prompt + answer if rng.random() < 0.5 else prompt
             assert cache.take(text) == 2 * plain.take(told(text))

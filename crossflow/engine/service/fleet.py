@@ -24,7 +24,7 @@ from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import EncoderSpans, EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
-from crossflow.engine.service.runs import TraceRuns, length
+from crossflow.engine.service.runs import TraceRuns
 from crossflow.engine.service.standing import Failures, Scaling, Standing
 from crossflow.engine.service.tally import KindTally, Tally
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
@@ -200,8 +200,7 @@ class _TraceRun:
         prompt, output, kind = self.asked.pop(index) if index in self.asked else self._asked_of(slice(index, index + 1))[0]
         ticket = Ticket(index, arrival, prompt, output, self.priorities[kind])
         if self.runs is not None:
-            ticket.chain, ticket.answer = self.runs.prompt(index), self.runs.answer(index)
-            ticket.blocks = length(ticket.chain)
+            (ticket.chain, ticket.blocks), ticket.answer = self.runs.prompt(index), self.runs.answer(index)
         self.tickets[index] = ticket
         self._submit(self.sides[0], ticket, now)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from crossflow.base.arrays import Index, NumberLists
+from crossflow.base.arrays import Index, Mask, NumberLists
 
 BlockRun = tuple[int, int]  # number of its first block, and the one behind its last
 Chain = tuple[BlockRun, ...]  # blocks of a text, in order
@@ -54,7 +54,6 @@ class TraceRuns:
     """
 
     def __init__(self, blocks: NumberLists, asked: Index, whole: Index, heirs: Mapping[int, int]) -> None:
-        self.heirs = heirs
         if int(blocks.held.max(initial=0)) > SPARSE * (len(blocks.held) + 1):
             blocks = NumberLists(first=blocks.first, held=np.unique(blocks.held, return_inverse=True)[1])
         held, first, size = blocks.held, blocks.first, int(blocks.held.max(initial=-1)) + 1
@@ -64,37 +63,36 @@ class TraceRuns:
         apart = np.zeros(size + 1, dtype=bool)  # whether the runs of all prompts that have a block begin there
         apart[held[begins]] = True
         apart[held[np.append(begins[1:], True)] + 1] = True  # behind the end of one
-        own = np.minimum(asked, blocks.counts)
-        _part(apart, blocks, np.arange(len(blocks)), own)
-        if heirs:
-            before, after = np.fromiter(heirs, np.intp, len(heirs)), np.fromiter(heirs.values(), np.intp, len(heirs))
-            _part(apart, blocks, after, own[before])
-            _part(apart, blocks, after, whole[before])
+        self.own = np.minimum(asked, blocks.counts)
+        before, after = np.fromiter(heirs, np.intp, len(heirs)), np.fromiter(heirs.values(), np.intp, len(heirs))
+        answer = np.stack([self.own[before], np.maximum(whole, self.own)[before]])  # places in the prompt of the heir
+        answer = np.minimum(answer, blocks.counts[after])
+        _part(apart, blocks, np.arange(len(blocks)), self.own)
+        for place in answer:
+            _part(apart, blocks, after, place)
         begins |= apart[held]
-        place = np.flatnonzero(begins)
-        self.run = np.searchsorted(place, first)  # number of the first run of each prompt
-        self.begin = held[place]
-        self.end = self.begin + np.diff(np.append(place, len(held)))
-        self.own, self.whole = own, whole
+        runs = np.flatnonzero(begins)
+        self.begin = held[runs]
+        self.end = self.begin + np.diff(np.append(runs, len(held)))
+        # Numbers of runs: of each prompt the first and the one behind the last, and the same of answers.
+        self.prompts = np.searchsorted(runs, np.stack([first[:-1], first[:-1] + self.own])).T
+        self.answers = dict(zip(before.tolist(), np.searchsorted(runs, first[after] + answer).T.tolist(), strict=True))
 
-    def prompt(self, index: int) -> Chain:
-        """The blocks of a prompt."""
-        return divided(self._of(index), int(self.own[index]))[0]
+    def prompt(self, index: int) -> tuple[Chain, int]:
+        """The blocks of a prompt, and how many these are. [1]"""
+        first, behind = self.prompts[index].tolist()
+        return self._chain(first, behind), int(self.own[index])
 
     def answer(self, index: int) -> Chain:
         """Those of the answer behind them, as far as the next turn has them; nothing where there is none."""
-        heir = self.heirs.get(index)
-        if heir is None:
-            return ()
-        own = int(self.own[index])
-        return divided(divided(self._of(heir), own)[1], max(int(self.whole[index]) - own, 0))[0]
+        found = self.answers.get(index)
+        return () if found is None else self._chain(*found)
 
-    def _of(self, index: int) -> Chain:
-        some = slice(self.run[index], self.run[index + 1])
-        return tuple(zip(self.begin[some].tolist(), self.end[some].tolist(), strict=True))
+    def _chain(self, first: int, behind: int) -> Chain:
+        return tuple(zip(self.begin[first:behind].tolist(), self.end[first:behind].tolist(), strict=True))
 
 
-def _part(apart: np.ndarray, blocks: NumberLists, index: Index, place: Index) -> None:
+def _part(apart: Mask, blocks: NumberLists, index: Index, place: Index) -> None:
     """Let runs begin at a place of some prompts, where they have so many blocks."""
     inside = place < blocks.counts[index]
     apart[blocks.held[blocks.first[index[inside]] + place[inside]]] = True
