@@ -10,6 +10,7 @@ from sampled import fewer
 from crossflow.base.arrays import NumberLists
 from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.fleet import EnginePool, Readers, replay
+from crossflow.engine.service.loads import PoolLoads
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import ROUTERS, router
@@ -671,6 +672,39 @@ def test_routers_use_engines(name):
         assert (found.where == kind).all()
     if name == "length":
         assert found.prompt[found.where == 0].max() <= found.prompt[found.where == 2].min()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_engine_with_the_fewest_requests_is_the_first_of_the_least(early):
+    """Asked from the begin on, or for the first time when some have requests already; heaps do not grow with the run."""
+    rng, loads, asked = np.random.default_rng(5), PoolLoads(7), 0
+    for turn in range(3000):
+        engine = int(rng.integers(7)) if rng.random() < 0.6 else loads.counts.index(max(loads.counts))
+        loads.change(engine, 1 if loads.counts[engine] == 0 or rng.random() < 0.55 else -1)
+        if (early or turn > 200) and rng.random() < 0.7:
+            assert loads.fewest() == loads.counts.index(min(loads.counts))
+            asked += 1
+    assert asked > 1500
+    assert all(len(heap) <= 7 for heap in loads.levels)
+
+
+def test_least_loaded_engines_of_other_rates_are_those_that_are_through_first():
+    trace = poisson(10.0, 50)
+    slow, fast = (replica(table()) for _ in range(2))
+    pool = EnginePool(replicas=(slow, fast), route=router("least_loaded", trace, [0.25, 1.0], np.random.default_rng(0)))
+    found = replay(trace, pool)
+    assert (found.where == 1).sum() > 30
+
+
+def test_blocks_with_any_numbers_are_the_same_blocks():
+    """Hashes far apart, as they are for adapters that have keys of their own."""
+    trace = conversations(12, 4)
+    assert trace.blocks is not None
+    far = replace(trace, blocks=replace(trace.blocks, held=(7919 * trace.blocks.held) % 1000003))
+    assert len(np.unique(far.blocks.held)) == len(np.unique(trace.blocks.held))
+    one, other = (through(each, replica(table(), block=4, pages=400)) for each in (trace, far))
+    assert one.hits.sum() > 0
+    assert one.last.tolist() == other.last.tolist()
 
 
 def test_a_prefix_is_read_where_it_lies():
