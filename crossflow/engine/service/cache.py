@@ -47,6 +47,11 @@ class PrefixCache:
         """A chain in the runs that are counted here."""
         return covered(chain, self.cuts) if self.cuts else chain
 
+    def begins(self, chain: Chain) -> bool:
+        """Whether it may have anything of a chain."""
+        run = chain[0][0]
+        return run in self.used or run in self.idle or len(self.tiers) > 0
+
     def found(self, chain: Chain) -> tuple[int, list[FarBlock]]:
         """Leading blocks that are there, and which of those lie in a further tier. [1]"""
         used, idle, many = self.used, self.idle, 0

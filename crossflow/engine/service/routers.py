@@ -94,7 +94,7 @@ def _prefix(asked: RoutedPool) -> Router:
         for i in up:
             if (load := loads[i]) <= allowed:
                 cache = replicas[i].cache
-                hits = cache.found(chain)[0] if chain else 0
+                hits = cache.found(chain)[0] if chain and cache.begins(chain) else 0
                 if hits > most or (hits == most and (load, len(cache)) < least):
                     best, most, least = i, hits, (load, len(cache))
         return best
