@@ -595,7 +595,9 @@ class Replica:
             piece = self._admit(ticket, room.most, kept, now)
             if not piece:
                 break
-            if piece != ASIDE:
+            if piece == ASIDE:
+                kept = self._kept()  # with what one writes that came back from the host
+            else:
                 pieces.append((ticket, piece))
                 room.take(piece)
         for ticket in reversed(aside):
