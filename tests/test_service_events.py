@@ -711,14 +711,16 @@ def test_an_answer_is_found_whole_though_its_request_was_evicted_in_it():
     """The newer of two is evicted while it writes, and goes on later; its next turn finds all that it wrote but the last token."""
     turns = {"follows": np.array([-1, -1, 1]), "pause": np.array([0.0, 0.0, 5.0]), "block": 16}
     rows = [[100], [*range(4)], [*range(14)]]
-    trace = RequestTrace.of(np.array([0.0, 0.001, 0.0]), np.array([16, 64, 224]), np.array([150, 150, 2]), blocks=number_lists(rows), **turns)
+    trace = RequestTrace.of(
+        np.array([0.0, 0.001, 0.0]), np.array([16, 64, 224]), np.array([150, 150, 2]), blocks=number_lists(rows), **turns
+    )
     found = through(trace, replica(table(), pages=20))
     assert found.evicted.tolist() == [0, 1, 0]
     assert found.hits.tolist() == [0, 0, 16 * ((64 + 149) // 16)]
 
 
 def test_a_prefix_does_not_decide_where_its_engine_is_much_fuller():
-    """All share the prefix of the first and come together: its engine has at most half as many again as the other with one more, and one."""
+    """All share the prefix of the first and come together: its engine has at most half as many again as the other and one, and one."""
     trace = replace(hashed([(1, 2, 3)] * 40), arrival=np.append(0.0, np.ones(39)), output=np.full(40, 300))
     found = through(trace, *(replica(table(), block=4) for _ in range(2)), route="prefix")
     few, many = sorted(np.bincount(found.where, minlength=2).tolist())
