@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Products of small matrices: threads would only wait for one another, and change last digits from machine to machine.
     for library in ("OPENBLAS", "OMP", "MKL") if words[:1] != ["emulate"] else ():  # whose script has its own
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    if argv is None and words[:1] != ["emulate"]:  # no plug-in of pydantic is asked for; to look for some reads what every package says
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with ending() as end:
         try:
             return _status(words)

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from crossflow.__main__ import main
 from crossflow.answers.evaluation.events import events
 from crossflow.base.files import Document
 from crossflow.cost.profile import lookup_shape
+from crossflow.evidence.calibration import learned
 from crossflow.evidence.calibration.learned import learn
 from crossflow.evidence.calibration.measurements import MeasuredKernels, MeasuredProducts, _lookup
 from crossflow.evidence.calibration.pricing import predicted
@@ -159,6 +161,20 @@ def test_products_are_learned_beside_their_model(tmp_path):
     (tmp_path / "gemm.csv").write_text("\n".join(["dtype,m,n,k,time_us", *lines]) + "\n")
     (kind,) = learn([tmp_path / "gemm.csv"], "a100-80gb").kinds
     assert kind.errors("learned")["geometric_mean_abs_error"] < 0.03 < kind.errors("fitted")["geometric_mean_abs_error"]
+
+
+def test_small_matrices_are_fitted_by_one_thread(monkeypatch):
+    needed()
+    threads = importlib.import_module("threadpoolctl")
+    seen = []
+
+    class Regressor:
+        def fit(self, features, ratio):
+            seen.extend(pool["num_threads"] for pool in threads.threadpool_info())
+
+    monkeypatch.setitem(learned._METHODS, learned.PROCESS, lambda features: Regressor())
+    learned._fitted(learned.PROCESS, np.ones((2, 1)), np.ones(2))
+    assert set(seen) == {1}
 
 
 @pytest.fixture(scope="module")

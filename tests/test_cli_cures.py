@@ -106,6 +106,7 @@ def test_dashes_make_no_option_like_another(option, capsys):
         ("plan --budget 2", "; --budget is an option of `crossflow compare` (see"),
         ("predict --top=3", "; --top is an option of `crossflow plan` and `crossflow explain` (see"),
         ("predict --quit", "; did you mean '--quiet'? (see"),
+        ("predict --requests r.yaml", "; --requests is an option of `crossflow plan` and `crossflow serve` (see"),  # no setting takes it
         ("predict --frobnicate", "unrecognized arguments: --frobnicate (see"),
     ],
 )

@@ -158,6 +158,32 @@ def test_a_launch_file_on_more_nodes_has_more_replicas(capsys):
     assert "128 devices of h100-ib-cluster, strategy tp4-cp2-dp4-pp4-v4" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_setting_that_names_the_system_leaves_the_devices_that_a_launch_file_or_an_option_says(capsys):
+    """Of a file without a system it was refused as if nothing named one; with --on, or beside --devices, all devices were lost."""
+    file = str(FILES / "megatron-llama3-70b-slurm.sh")
+    for words in (["--set", "system=dgx-h100"], ["--on", "dgx-h200", "--set", "system=dgx-h100"]):
+        assert main(["predict", "--from", file, *words]) == 0
+        assert "64 devices of dgx-h100" in " ".join(capsys.readouterr().out.split())
+    assert main(["predict", "--model", "llama3-8b", "--on", "dgx-h200", "--devices", "16", "--set", "system=dgx-h100"]) == 0
+    assert "16 devices of dgx-h100" in " ".join(capsys.readouterr().out.split())
+    assert main(["predict", "--from", file, "--set", "system=dgx-h10"]) == 2
+    assert "unknown template 'dgx-h10'; did you mean 'dgx-h100'?" in capsys.readouterr().err
+
+
+def test_fleets_of_a_launch_file_are_planned_and_what_their_export_leaves_out_is_named(tmp_path, capsys):
+    """Requests beside a launch file were refused, though a scenario with the same requests is planned as fleets."""
+    file = tmp_path / "serve.sh"
+    file.write_text("vllm serve meta-llama/Meta-Llama-3-8B --tensor-parallel-size 2 --max-num-seqs 64 --served-model-name mine\n")
+    asked = tmp_path / "requests.yaml"
+    asked.write_text("{arrivals: {law: poisson, rate: 2 1/s}, count: 20, prompt: 300, output: 20, targets: {ttft: 2 s}}\n")
+    words = ["plan", "--from", str(file), "--on", "dgx-h100", "--requests", str(asked), "--export", "vllm", "--top", "1"]
+    assert main([*words, "-o", str(tmp_path / "fleet.sh")]) == 0
+    told = capsys.readouterr()
+    assert "Cheapest fleets" in told.out
+    assert f"of {file} is not written: --served-model-name;" in told.err
+    assert "vllm serve" in (tmp_path / "fleet.sh").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -115,10 +115,40 @@ def test_keys_and_values_pass_the_links_of_their_leaves_also_alone(data):
         assert to_first_token(over, {"routing": "adaptive"}) == pytest.approx(to_first_token(over), rel=1e-12)
 
 
-def test_a_dragonfly_that_no_service_fills_needs_no_places():
-    fly = {"topology": "dragonfly", "group": 4}
-    found = crossflow.predict({**STEADY, "strategy": "tp8-dp3", "system": {**SYSTEM, "nodes": 3, "network": {"inter": fly}}})
-    assert np.isfinite(found.serving["ttft_s"])
+def flying(data, over, group=2, workers=2, nodes=4, congestion=None):
+    """Time to the first token of a service on a dragonfly: nodes of replicas, then those of workers."""
+    fly = {"topology": "dragonfly", "group": group, "oversubscription": over}
+    serving = {"prefill": {**SERVING["prefill"], "workers": workers}}
+    system = {**SYSTEM, "nodes": nodes, "network": {"inter": fly}}
+    data = {**data, "workload": {**data["workload"], "serving": serving}, "system": system}
+    return float(crossflow.predict(crossflow.load(data, {SHARED: congestion})).serving["ttft_s"])
+
+
+@BOTH
+def test_keys_and_values_pass_the_links_between_groups_of_a_dragonfly_also_alone(data):
+    """Three groups of two nodes: each of the two links out of one is half of 16 / o ports, and eight ports send over one of them. A way
+    through the third group is no wider."""
+    wide = flying(data, 1)
+    two, four, eight = (flying(data, over) - wide for over in (2, 4, 8))
+    assert two > 1e-3
+    assert [four, eight] == pytest.approx([3 * two, 7 * two], rel=0.05)  # 2, 4 and 8 times as long
+    for over in (2, 8):
+        assert flying(data, over, congestion={"routing": "adaptive"}) == pytest.approx(flying(data, over), rel=1e-12)
+
+
+@BOTH
+def test_a_dragonfly_that_no_service_fills_has_its_last_group_wholly(data):
+    """Five nodes in groups of two: the sixth is there for others, and so are the links of its group, which carry as much as with it."""
+    found = [flying(data, over, workers=1) for over in (1, 2, 4)]
+    links = [one - found[0] for one in found]
+    assert links[2] == pytest.approx(3 * links[1], rel=0.05)
+    assert links[1] > 3e-4
+
+
+@BOTH
+def test_engines_in_one_group_of_a_dragonfly_use_none_of_its_links_to_others(data):
+    one = {**data, "strategy": "tp8-dp2"}
+    assert flying(one, 1, group=4, nodes=2) == flying(one, 64, group=4, nodes=2)
 
 
 def test_each_token_takes_as_many_times_as_long_as_the_leaf_has_fewer_links():

@@ -52,7 +52,7 @@ def test_without_torch_the_command_says_what_to_install(refused, script):
         ((*SYSTEM, "--ranks", "a", "--", "SCRIPT"), "--ranks: expected ranks such as 0,7 or 0-3, got 'a'"),
         ((*SYSTEM, "--what-if", "al*2", "--", "SCRIPT"), "what-if 'al*2': unknown word 'al'; did you mean 'all'?"),
         ((*SYSTEM, "--what-if", "rank[0]*2", "--", "SCRIPT"), "what-if rank[0]*2: rank 0 runs for real; only an emulated rank"),
-        (("--world-size", "12", "--system", "dgx-h100", "--", "SCRIPT"), "devices = 12 does not fill nodes of 8 devices"),
+        (("--world-size", "12", "--system", "dgx-h100", "--", "SCRIPT"), "12 devices do not fill nodes of 8"),
         (("--world-size", "8", "--system", "dgx", "--", "SCRIPT"), "unknown template 'dgx'"),
         ((*SYSTEM, "--delays", "nowhere.yaml", "--", "SCRIPT"), "nowhere.yaml: cannot be read: No such file or directory"),
         (("--replay", "nowhere.json"), "nowhere.json: cannot be read: No such file or directory"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean
+from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, meant
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,19 @@ def test_a_file_error_lists_all_its_problems_in_order():
 )
 def test_only_close_words_are_suggested(word, hint):
     assert did_you_mean(word, ["memory", "logic"]) == hint
+
+
+@pytest.mark.parametrize(
+    ("word", "names", "found"),
+    [
+        ("top_k", ["count", "active", "ffn"], ["active"]),
+        ("n_routed_experts", ["count", "active"], ["count"]),
+        ("fleets", ["events", "plan"], ["plan"]),
+        ("genetic", ["tpe", "evolution", "nsga2"], ["evolution", "nsga2"]),
+    ],
+)
+def test_words_of_other_tools_are_answered_by_ours(word, names, found):
+    assert meant(word, names) == found
 
 
 def test_what_a_user_can_cause_is_one_family():

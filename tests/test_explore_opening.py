@@ -19,7 +19,8 @@ from crossflow.edges.cli import progress
 from crossflow.edges.cli.explore import _app
 from crossflow.edges.cli.parser import parse
 from crossflow.edges.explore.opening import kind_of
-from crossflow.edges.explore.scenario import evaluated
+from crossflow.edges.explore.page import exported
+from crossflow.edges.explore.scenario import evaluated, scenario_app
 from crossflow.edges.explore.study_finding import results_of_study
 from crossflow.evidence.replay.report import report_on
 from crossflow.program import Product, ProgramBuilder, write_program
@@ -242,3 +243,15 @@ def test_words_of_the_command_line_name_paths():
     found = parse(["explore", "a.yaml", "--export", "p.html", "--with", "system.nodes=8:16, strategy,strategy"])
     assert isinstance(found, argparse.Namespace)
     assert found.moved == ("system.nodes=8:16", "strategy")
+
+
+def test_a_page_as_a_file_begins_no_process(here, monkeypatch):
+    """It began the one that computes beside a page that is served, which could end in a traceback when the command was done first."""
+    begun = []
+    monkeypatch.setattr("crossflow.edges.explore.scenario.Helper.call", lambda *words: begun.append(words))
+    monkeypatch.setattr("crossflow.edges.explore.scenario._warmed", begun.append)
+    app = scenario_app(load({**SMALL, "strategy": "tp8"}))
+    assert exported(app, {"points": []})
+    assert not begun
+    app.opened()
+    assert len(begun) == 1

@@ -396,6 +396,24 @@ TYPES = [
     ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "block"}}}},
      DENSE, ("fp8_block", {}, ())),
     ({"quant_method": "hqq", "bits": 3}, DENSE, (None, {}, ())),
+    ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}, "skip_modules": ["lm_head"]}, DENSE,
+     ("int4_64", {}, ())),
+    # Quark of AMD: one type for all, types by pattern, weights that are quantised twice
+    ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}, "exclude": ["lm_head"]},
+     DENSE, ("fp8", {}, ())),
+    ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}, "exclude": ["*self_attn*"]}, DENSE,
+     ("mxfp4", {}, ("attention",))),
+    ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}, "exclude": ["*self_attn*"],
+      "layer_quant_config": {"*.experts.*": {"weight": {"dtype": "fp4", "group_size": 32}}}}, MIXED[1:],
+     ("fp8", {"experts": "mxfp4"}, ("attention",))),
+    ({"quant_method": "quark", "global_quant_config": {"weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]}}, DENSE, ("int4", {}, ())),
+    ({"quant_method": "quark", "global_quant_config": {}}, DENSE, (None, {}, ())),
+    # torchao: the name of a method, or a class as it writes itself
+    ({"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 32}}, DENSE, ("int4_32", {}, ())),
+    ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Float8DynamicActivationFloat8WeightConfig", "_data": {}}}}, DENSE,
+     ("fp8", {}, ())),
+    ({"quant_method": "torchao", "quant_type": {"default": {"_type": "NVFP4WeightOnlyConfig", "_data": {}}}}, DENSE, ("nvfp4", {}, ())),
+    ({"quant_method": "torchao", "quant_type": "autoquant"}, DENSE, (None, {}, ())),
 ]  # fmt: skip
 
 
@@ -566,3 +584,15 @@ def test_refused_families_say_why(tmp_path, kind):
 @pytest.mark.parametrize("name", ["hybrid_layer_ids", "kv_source_layer_ids", "memory_slots", "block_topology"])
 def test_fields_that_may_matter_are_not_taken_for_those_that_cost_nothing(name):
     assert not conventions().costs_nothing(name)
+
+
+def test_a_period_of_layers_with_a_letter_for_each_is_that_of_the_list_beside_it(tmp_path):
+    """EXAONE 4 says both; where a file has the letters alone it was refused, as they are no number."""
+    config = json.loads((Path(__file__).parent / "data/huggingface/exaone-4.0-32b.json").read_text())
+    found = []
+    for drops in ((), ("layer_types",)):
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({key: value for key, value in config.items() if key not in drops}))
+        asked = {"system": "dgx-h100", "workload": {"model": str(path), "global_batch": 8}, "strategy": "tp8-full"}
+        found.append(crossflow.predict(asked).step_time)
+    assert found[0] == found[1]

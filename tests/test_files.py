@@ -98,7 +98,7 @@ def test_several_problems_are_told_at_once_each_with_its_line():
     assert problems(validate, Whole, document) == [
         "f.yaml:1: name: input should be a valid string, got [1]",
         "f.yaml:1: the key 'power' is missing",
-        "f.yaml:5: parts.a.bandwidth: expected a quantity in B/s, got '5 GB': 'GB' is not a unit of B/s",
+        "f.yaml:5: parts.a.bandwidth: expected a quantity in B/s, got '5 GB': 'GB' is not a unit of B/s; did you mean 'GB/s'?",
         "f.yaml:6: parts.a.cuont: unknown key 'cuont'; did you mean 'count'?",
         "f.yaml:7: parts.b: the key 'bandwidth' is missing",
         "f.yaml:2: powr: unknown key 'powr'; did you mean 'power'?",
@@ -108,7 +108,7 @@ def test_several_problems_are_told_at_once_each_with_its_line():
 def test_places_in_lists_are_told():
     document = parse_yaml("name: x\npower: 5 W\ninner:\n  - bandwidth: 1 GB/s\n  - bandwidth: 2 GB\n", "f.yaml")
     assert problems(validate, Whole, document) == [
-        "f.yaml:5: inner[1].bandwidth: expected a quantity in B/s, got '2 GB': 'GB' is not a unit of B/s"
+        "f.yaml:5: inner[1].bandwidth: expected a quantity in B/s, got '2 GB': 'GB' is not a unit of B/s; did you mean 'GB/s'?"
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from timelines import pipeline
 
+import crossflow
 from crossflow.edges.trace.gantt import (
     COMPUTES,
     EXPOSED,
@@ -241,6 +242,16 @@ def test_a_device_that_works_less_than_half_of_each_column_does_not_look_idle(ga
     busy = (filling(apart, range(2), width) < len(families_of(apart))).sum(axis=1)
     assert (busy >= 1).all()
     assert busy / width == pytest.approx(apart.utilisation(), abs=1.01 / width)
+
+
+@pytest.mark.parametrize("strategy", ["tp8-dp1-pp8-z1", "tp8-dp1-pp8-zbh1"])
+def test_a_kind_of_pass_that_comes_once_is_seen_in_the_line_of_every_stage(strategy):
+    """The update of weights, a third of a column, showed in the lines of two of eight stages that do the same."""
+    made = crossflow.predict(model="llama3-70b", on="dgx-h100", nodes=8, strategy=strategy, batch=16).timeline()
+    update = list(families_of(made)).index("update")
+    marks = filling(made, range(8), 87)
+    assert ((marks == update).sum(axis=1) == 1).all()
+    assert (marks < len(families_of(made))).mean(axis=1) == pytest.approx(made.utilisation(), abs=1.01 / 87)
 
 
 def test_cells_hold_what_fills_them(given):

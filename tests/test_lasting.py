@@ -11,7 +11,7 @@ from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
 from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
 from crossflow.engine.lasting.renewal import best_spares, expected, first_of_bursts
-from crossflow.engine.lasting.sparing import erlang_loss, missing_replicas, peakedness, speed_without
+from crossflow.engine.lasting.sparing import Outage, missing_replicas, shortages, speed_without
 
 DAY = 86400.0
 
@@ -189,21 +189,37 @@ def test_an_interval_is_no_shorter_than_its_least():
     assert best_interval(points(0.0), points(1e-4), points(120.0))[0] == 120.0
 
 
+def lacks(spares, *outages):
+    """How often each of some kinds of strikes lacks nodes; outages as (load, nodes, again), each mended in an hour."""
+    some = [Outage(load=points(a), repair=points(3600.0), nodes=points(b), again=points(q)) for a, b, q in outages]
+    return [float(one.missing[0]) for one in shortages(points(float(spares)), some)]
+
+
 def test_erlangs_loss_is_his_table_and_his_sum():
-    assert erlang_loss(points(10.0), points(5.0))[0] == pytest.approx(0.0184, abs=5e-5)  # B(10, 5 E) of the tables of Erlang B
+    assert lacks(10, (5.0, 1, 0.0)) == pytest.approx([0.0184], abs=5e-5)  # B(10, 5 E) of the tables of Erlang B
     terms = [7.3**k / math.factorial(k) for k in range(5)]
-    assert erlang_loss(points(4.0), points(7.3))[0] == pytest.approx(terms[-1] / sum(terms))
+    assert lacks(4, (7.3, 1, 0.0)) == pytest.approx([terms[-1] / sum(terms)])
+    assert lacks(4, (3.3, 1, 0.0), (4.0, 1, 0.0)) == pytest.approx([terms[-1] / sum(terms)] * 2)
 
 
-def test_a_hundred_million_spares_are_always_enough_and_take_no_time():
-    assert erlang_loss(points(1e8), points(50.0))[0] == 0.0
+@pytest.mark.parametrize("outages", [((50.0, 1, 0.0),), ((3.0, 16, 0.0), (50.0, 1, 0.5))])
+def test_a_hundred_million_spares_are_always_enough_and_take_no_time(outages):
+    assert max(lacks(1e8, *outages)) == 0.0
+
+
+def test_a_thousand_nodes_in_repair_keep_their_digits():
+    """Erlang's B by its recursion, where the first terms of his sum are 1e-435 of the others."""
+    lost = 1.0
+    for number in range(1, 1001):
+        lost = 1000.0 * lost / (number + 1000.0 * lost)
+    assert lacks(1000, (1000.0, 1, 0.0)) == pytest.approx([lost])
 
 
 def test_missing_replicas_is_a_mean_of_poisson():
     mean, spares, replica = 6.0, 3, 4
     weights = [math.exp(-mean) * mean**k / math.factorial(k) for k in range(60)]
     by_hand = sum(weight * math.ceil(max(k - spares, 0) / replica) for k, weight in enumerate(weights))
-    assert missing_replicas(points(spares), points(mean), points(replica))[0] == pytest.approx(by_hand)
+    assert missing_replicas(points(spares), [Outage(load=points(mean), repair=points(1.0))], points(replica))[0] == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize("elastic", [False, True])
@@ -211,7 +227,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
     rng = np.random.default_rng(2)
     runs = [drawn_run(rng, elastic) for _ in range(40)]
     alone = [expected(run) for run in runs]
-    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic", "slow")]
+    names = [name for name in vars(runs[0]) if name not in ("causes", "elastic", "slow", "jitter")]
     causes = tuple(
         FailureCause(
             name=one.name, silent=one.silent,
@@ -309,15 +325,123 @@ def test_bursts_use_up_spares(again, spares):
     found = histories(run, 8e6, 3, draws=3)
     total = sum(one.duration for one in found)
     waiting = expected(run).shares["waiting"][0]
-    assert sum(one.times["waiting"] for one in found) / total == pytest.approx(waiting, abs=0.02)
+    assert sum(one.times["waiting"] for one in found) / total == pytest.approx(waiting, abs=0.015)
     assert waiting > 1.5 * expected(a_run(2e-4, **given)).shares["waiting"][0]
 
 
-def test_nodes_of_bursts_are_as_peaked_as_batches():
-    """Geometric batches of mean 2 and 10 beside failures by themselves: variance over mean of those that are away, by their loads."""
-    found = peakedness([points(3.0), points(1.0), points(1.0)], [0.0, 0.5, 0.9])
-    assert found[0] == pytest.approx((3.0 + 2.0 + 10.0) / 5.0)
-    assert peakedness([points(0.0)], [0.5])[0] == 1.0
+def with_domains(run, rate, domain, repair=3600.0, again=0.0, detection=60.0):
+    """The run whose racks break too, so many nodes at a time."""
+    rack = FailureCause(
+        name="rack", rate=points(rate), detection=points(detection), repair=points(repair), domain=float(domain), again=again
+    )
+    return replace(run, causes=(*run.causes, rack))
+
+
+def with_nodes(run, i, domain):
+    return replace(run, causes=tuple(replace(one, domain=domain) if j == i else one for j, one in enumerate(run.causes)))
+
+
+def test_a_burst_at_one_moment_leaves_a_negative_binomial_number_of_nodes_away():
+    """Of 4 nodes away in the mean and q = 1/2: P(K > k) of scipy's law, through what an elastic job lacks; restarts take no time."""
+    from scipy.stats import nbinom
+
+    outage = Outage(load=points(4.0), repair=points(1.0), again=points(0.5))
+    by_hand = sum(float(nbinom.sf(2 + 3 * j, 4.0, 0.5)) for j in range(40))
+    assert missing_replicas(points(2.0), [outage], points(3.0))[0] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_racks_and_nodes_that_are_away_are_a_sum_of_two_laws_of_poisson():
+    """0.7 racks of five nodes and 2 nodes in the mean: what an elastic job lacks, by every pair of numbers."""
+    outages = [Outage(load=points(2.0), repair=points(1.0)), Outage(load=points(0.7), repair=points(9.0), nodes=points(5.0))]
+    law = [(i + 5 * j, math.exp(-2.7) * 2.0**i / math.factorial(i) * 0.7**j / math.factorial(j)) for i in range(40) for j in range(20)]
+    by_hand = sum(share * math.ceil(max(away - 3, 0) / 4) for away, share in law)
+    assert missing_replicas(points(3.0), outages, points(4.0))[0] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_what_strikes_find_is_the_product_form_of_kaufman_and_roberts():
+    """Nodes and racks of three, five spares: over all pairs of outages that fit, those to which one more of each kind does not."""
+    held = {(i, j): 1.3**i / math.factorial(i) * 0.4**j / math.factorial(j) for i in range(6) for j in range(2) if i + 3 * j <= 5}
+    over = [sum(share for (i, j), share in held.items() if i + 3 * j + more > 5) / sum(held.values()) for more in (1, 3)]
+    assert lacks(5, (1.3, 1, 0.0), (0.4, 3, 0.0)) == pytest.approx(over)
+
+
+def test_a_job_without_spares_waits_for_its_rack_and_one_with_too_few_for_the_first_that_is_enough():
+    """No spares: a rack's own repair. Two spares that a rack of two has taken, and a node more: back with either, 1 / (1/9 + 1) h."""
+    rack, node = Outage(load=points(0.3), repair=points(9.0), nodes=points(2.0)), Outage(load=points(0.1), repair=points(1.0))
+    waits = [[float(one.wait[0]) for one in shortages(points(spares), [rack, node])] for spares in (0.0, 2.0)]
+    assert waits[0] == pytest.approx([9.0, 1.0])
+    full = {"rack": 0.3, "nodes": 0.1**2 / 2}  # how two spares are taken: by a rack, or by two nodes
+    racks, nodes = (full[one] / sum(full.values()) for one in ("rack", "nodes"))
+    assert waits[1][1] == pytest.approx(1.0 / (1.0 + racks / 9.0 + 2 * nodes))
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_domain_of_one_node_is_a_node_and_larger_ones_never_help(elastic):
+    rng = np.random.default_rng(9)
+    for _ in range(10):
+        run = with_domains(drawn_run(rng, elastic), 10 ** rng.uniform(-6, -4.5), 1)
+        found = [expected(with_nodes(run, 2, float(size))) for size in (1, 2, 4, 32)]
+        goodput = [one.goodput[0] for one in found]
+        assert goodput == sorted(goodput, reverse=True)
+        single = replace(run, causes=(*run.causes[:2], replace(run.causes[2], domain=1.0)))
+        assert goodput[0] == expected(single).goodput[0]
+        # As many strikes, each of more nodes, so that more are away; all of one strike come back together.
+        assert [one.interruptions[0] for one in found] == pytest.approx([found[0].interruptions[0]] * 4, rel=0.2)
+
+
+def test_nodes_away_are_those_of_all_domains_whatever_part_of_the_last_one_is_in_use():
+    """100 nodes in racks of 36: two racks of 36 and one of 28, each hit as often."""
+    run = with_domains(a_run(0.0, detection=0.0, repair=0.0, interval=1e9, nodes=100.0, elastic=True, replica=1.0), 3e-6, 36, detection=0.0)
+    taken = run.causes[1].taken(run.nodes)
+    assert [float(part[0]) for pair in taken for part in pair] == pytest.approx([2 / 3, 36, 1 / 3, 28])
+    assert expected(run).away[0] == pytest.approx(3e-6 * 3600 * 100 / 3, rel=1e-6)
+    assert expected(replace(run, nodes=points(20.0))).away[0] == pytest.approx(3e-6 * 3600 * 20, rel=1e-6)
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize(("domain", "again"), [(4, 0.0), (24, 0.4), (100, 0.0)])
+def test_events_agree_with_the_closed_form_where_nodes_break_together(elastic, domain, again):
+    rng = np.random.default_rng(domain)
+    for seed in range(3):
+        run = drawn_run(rng, elastic, spares=float(rng.integers(0, 20)))
+        run = with_domains(run, 10 ** rng.uniform(-5.3, -4.3), domain, 10 ** rng.uniform(3, 4.3), again)
+        found = histories(run, 1500.0 / float(run.stops[0]), seed, draws=2)
+        total, shares = sum(one.duration for one in found), expected(run).shares
+        for kind in KINDS_OF_TIME:
+            assert sum(one.times[kind] for one in found) / total == pytest.approx(shares[kind][0], abs=0.015), (kind, run)
+
+
+def test_points_of_several_sizes_of_jobs_are_what_they_are_alone():
+    run = with_domains(a_run(2e-4, interval=600.0, again=(0.3, 0.0)), 2e-5, 24)
+    nodes, spares = np.array([10.0, 24.0, 60.0, 96.0]), np.array([0.0, 30.0, 3.0, 24.0])
+    for elastic in (False, True):
+        both = expected(replace(run, nodes=nodes, spares=spares, elastic=elastic)).goodput
+        alone = [expected(replace(run, nodes=points(n), spares=points(s), elastic=elastic)) for n, s in zip(nodes, spares, strict=True)]
+        np.testing.assert_allclose(both, [one.goodput[0] for one in alone], rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_number_of_spares_is_the_cheapest_where_racks_break(seed):
+    """Costs have a least value for each rack that is covered; the best of all is found."""
+    rng = np.random.default_rng(seed)
+    run = a_run(10 ** rng.uniform(-4, -2.7), repair=DAY, interval=300.0, stall=2.0, restart=60.0, nodes=2000.0)
+    run = with_domains(run, 10 ** rng.uniform(-7, -5), rng.choice([4, 16, 36]), 4 * 3600.0)
+    spares = np.arange(600.0)
+    costs = (2000 + spares) / expected(replace(run, spares=spares)).goodput
+    assert costs[int(best_spares(run)[0])] == pytest.approx(costs.min(), rel=1e-9)
+
+
+@pytest.mark.parametrize(("again", "spares"), [(0.5, 2.0), (0.8, 3.0), (0.8, 6.0)])
+@pytest.mark.parametrize("elastic", [False, True])
+def test_bursts_at_one_moment_are_exact(again, spares, elastic):
+    given = {"repair": 3600.0, "interval": 600.0, "detection": 0.0, "elastic": elastic, "replica": 4.0, "nodes": 16.0}
+    run = a_run(4e-4 * (1.0 - again), again=(again, 0.0), spares=spares, **given)
+    found = histories(run, 1.5e7, 3, draws=2)
+    kind = "shrunk" if elastic else "waiting"
+    share = expected(run).shares[kind][0]
+    assert sum(one.times[kind] for one in found) / sum(one.duration for one in found) == pytest.approx(share, rel=0.12)
+    assert share > 1.3 * expected(a_run(4e-4, spares=spares, **given)).shares[kind][0]
 
 
 def naive(run, work, rng, dt=5.0):

@@ -219,3 +219,21 @@ def test_lists_go_with_all_their_words_and_ends_of_stages_with_the_stages():
 def test_a_first_stage_of_one_stage_is_refused():
     with pytest.raises(CrossflowError, match="there is one stage, of which Megatron would build 10 of 38 layers"):
         read(UNEVEN.replace("parallel-size 4", "parallel-size 1"))
+
+
+@pytest.mark.parametrize("flag", ["--num-layers-per-virtual-pipeline-stage 5", "--num-virtual-stages-per-pipeline-rank 4"])
+def test_chunks_of_stages_go_with_the_stages_as_megatron_refuses_them_in_one(flag):
+    """The changed script kept them, and Megatron's `validate_args` asks for two stages or more where they are given."""
+    text = (
+        "torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py --num-layers 40 --hidden-size 5120 --num-attention-heads 40 "
+        "--seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 --bf16 --micro-batch-size 1 --global-batch-size 256 "
+        f"--use-distributed-optimizer --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 {flag}\n"
+    )
+    launch = read(text)
+    own = launch.scenario("h100-ib-cluster", [])
+    best = variant(own, {"strategy": "dp32-z3-full"})
+    found = changes(launch, own, best)
+    assert f"remove {flag}" in [f"{change.what} {change}" for change in found]
+    assert flag not in rewritten(text, launch, found, best)
+    with pytest.raises(CrossflowError, match="there is one stage, and Megatron interleaves two or more; leave it out"):
+        read(text.replace("--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 1"))

@@ -29,7 +29,7 @@ HOUSE = {
     "answers": (
         ("guesses",),
         ("settings", "bands", "requested", "workers"),
-        ("scenario_file", "sections", "meaning", "scenario", "score"),
+        ("scenario_file", "scenario_top", "sections", "meaning", "scenario", "score"),
         ("points",),
         ("steps",),
         ("evaluation",),

@@ -128,6 +128,17 @@ def test_the_name_of_a_model_stands_beside_a_system_without_an_option(capsys):
     assert '"step_time_s"' in capsys.readouterr().out
 
 
+def test_devices_that_do_not_fill_nodes_are_told_where_they_are_asked_for(tmp_path, capsys):
+    """The first line of the system's template was named, in which nobody wrote them."""
+    cure = "100 devices do not fill nodes of 8; give a multiple of 8, or fewer than that"
+    assert main(["plan", "--model", "llama3-8b", "--on", "dgx-h100", "--devices", "100"]) == 2
+    assert capsys.readouterr().err == f"command line: system.devices: {cure}\n"
+    file = tmp_path / "s.yaml"
+    file.write_text("workload: {model: llama3-8b, global_batch: 64}\nsystem: {template: dgx-h100,\n  devices: 100}\nstrategy: auto\n")
+    assert main(["predict", str(file)]) == 2
+    assert capsys.readouterr().err == f"{file}:3: system.devices: {cure}\n"
+
+
 @pytest.mark.parametrize("system", ["dgx-h100", {"template": "dgx-h100", "nodes": 1}])
 def test_devices_that_are_set_stand_in_the_place_of_nodes(system):
     """A setting overrides what a file says in another way, whether the file names a system or writes it out."""

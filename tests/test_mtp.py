@@ -16,7 +16,7 @@ from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.stages import Division
 from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.parallel.tables import tables_of
-from crossflow.workload.huggingface import MTP_NOTE
+from crossflow.workload.released import MTP_NOTE
 from crossflow.workload.spec import TransformerSpec
 
 SMALL = {

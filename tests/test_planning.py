@@ -283,8 +283,7 @@ def test_of_too_many_strategies_a_sample_and_its_best_degrees_are_tried(monkeypa
         (
             {},
             {"objective": "speed"},
-            "no objective 'speed'; objectives are the numeric columns of a score,"
-            " such as step_time_s, samples_per_second, tokens_per_second, mfu, energy_j",
+            "no objective 'speed'; did you mean 'tokens_per_second' or 'step_time_s'?; objectives are the numeric columns of a score",
         ),
         ({}, {"objective": "ttft_s"}, "ttft_s needs workload.task: prefill, decode or serving; here it is training"),
         ({}, {"top": 0}, "top: expected at least one plan, got 0"),
@@ -566,3 +565,21 @@ def test_plans_take_as_long_in_the_list_as_alone():
         assert crossflow.predict({**TRAINING, "software": "pytorch", "strategy": one.strategy}).step_time == pytest.approx(
             one.step_time, rel=1e-12
         )
+
+
+def test_a_tight_plan_is_taken_where_all_that_leave_memory_are_many_times_as_slow():
+    """Of GPT-3 175B on 16 H100 only ZeRO-3 left a tenth of the memory, and `auto` took it: a request took 449 s in the place of 29 s."""
+    plans = crossflow.plan(model="gpt3-175b", on="dgx-h100", nodes=2, task="serving")
+    roomy = min(one.value for one in crossflow.plan(model="gpt3-175b", on="dgx-h100", nodes=2, task="serving", top=200) if not one.tight)
+    assert plans.chosen is plans[0]
+    assert plans.chosen.tight
+    assert roomy > 5.0 * plans.chosen.value
+    assert any(note.startswith("a tight plan is the one to take") for note in plans.notes)
+    asked = crossflow.predict(model="gpt3-175b", on="dgx-h100", nodes=2, task="serving")
+    assert asked.scenario.strategy_text == plans.chosen.strategy
+
+
+@pytest.mark.parametrize(("model", "prompt"), [("gpt3-175b", 1792), ("opt-66b", 1792), ("llama3-8b", 2048)])
+def test_prompts_that_nobody_gives_leave_the_answer_its_positions(model, prompt):
+    """A preset with 2,048 learned positions was refused with its own defaults, for 2,048 tokens of prompt and 256 of answer."""
+    assert crossflow.predict(model=model, on="dgx-h100", nodes=2, task="decode", strategy="any").scenario.workload.prompt == prompt

@@ -383,7 +383,7 @@ def test_a_policy_that_is_alone_on_its_devices_does_not_move():
 
 def test_engines_are_told_by_the_keys_of_the_job():
     assert refusal(GRPO, rollout={**ROLLOUT, "strategy": "tp2-z3"}).startswith("job.rollout.strategy: an engine is divided by tp, pp, cp")
-    assert refusal(GRPO, rollout={**ROLLOUT, "devices": 12}).startswith("job.rollout.devices: devices = 12 does not fill nodes")
+    assert refusal(GRPO, rollout={**ROLLOUT, "devices": 12}).startswith("job.rollout.devices: 12 devices do not fill nodes")
     assert refusal(GRPO, rollout={**ROLLOUT, "answer": "none.csv"}).startswith("job.rollout.answer: there is no file none.csv")
 
 

@@ -18,6 +18,7 @@ from crossflow.engine.service.runs import TraceRuns
 from crossflow.engine.service.standing import Failures
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import Limits
+from crossflow.engine.service.transfers import Transfers
 from crossflow.workload.requests.record import RequestClass, RequestTrace
 from tests import naive_service
 
@@ -756,6 +757,95 @@ def test_readers_send_keys_and_values_to_writers():
     assert (more[trace.output > 1] >= 1e-4 * trace.prompt[trace.output > 1] - 1e-9).all()  # more where prompts share the link
     assert np.isfinite(slow.last).all()
     assert sum(jumps.tokens.sum() for jumps in slow.jumps[1:]) == 0  # writers read nothing
+
+
+def sending(steps, written, read=0.0):
+    """The same steps, which keep the port between nodes busy for a time, and for another one for each token that they read. [s]"""
+    return replace(steps, sends_writing=np.full(len(steps.requests), written), sends_reading=read * steps.tokens)
+
+
+def handed(trace, writers, each, read=None, coupled=0):
+    """A trace whose prompts are read at once, and take a time for each token over the ports of the engines that write."""
+    read = read or replica(table(write=lambda n, c: 0.0 * n * c, read=lambda n, t, k: 1e-9 * t + 0.0 * n * k), writes=False)
+    readers = Readers(pool=EnginePool(replicas=(read,), route=lambda *_: 0), each=each)
+    route = router("round_robin", trace, [1.0] * len(writers), np.random.default_rng(0))
+    return replay(trace, EnginePool(replicas=tuple(writers), route=route, received=(each,) * len(writers), coupled=coupled), readers)
+
+
+STEADY = table(write=lambda n, c: 1.0 + 0.0 * n * c, read=lambda n, t, k: 1e-9 * t + 0.0 * n * k)  # every step takes a second
+
+
+def test_a_prompt_and_steps_share_a_port_by_hand():
+    """Steps of a second send for 0.4 s of it. The second prompt takes 10 s alone, and begins to travel in the middle of a step. Beside it
+    steps take 1.4 s, of which they send for 0.8 s at half of the rate, and it has 1 / 1.4 of the port: 14 s, in which steps lose 4 s."""
+    trace = RequestTrace.of(np.array([0.0, 15.3]), np.array([100, 100]), np.array([60, 2]))
+    found = handed(trace, [replica(sending(STEADY, 0.4), reads=False)], 0.1)
+    assert found.first[0] == pytest.approx(10.0, abs=1e-5)  # alone
+    assert found.first[1] == pytest.approx(15.3 + 14.0, abs=1e-5)
+    assert found.last[0] == pytest.approx(10.0 + 59 + 4.0, abs=1e-5)
+
+
+def test_a_long_step_that_reads_is_late_only_while_a_prompt_leaves():
+    """A prompt of 100 tokens takes 50 s to read, in which its messages take 30 s of the port; the one before leaves in the first of them,
+    4 s alone: 4 x 1.6 s, of which reading loses 2.4 s."""
+    steps = table(write=lambda n, c: 0.0 * n * c, read=lambda n, t, k: 0.5 * t + 0.0 * n * k)
+    reads = replica(sending(steps, 0.0, 0.3), writes=False, requests=1)
+    trace = RequestTrace.of(np.zeros(2), np.full(2, 100), np.full(2, 2))
+    found = handed(trace, [replica(STEADY, reads=False)], 0.04, reads)
+    assert found.first == pytest.approx([50.0 + 6.4, 100.0 + 2.4 + 4.0], rel=1e-4)
+
+
+def test_a_slower_sender_leaves_steps_what_it_does_not_take_by_hand():
+    """Three of four parts of the receiver's port are free: steps have them while they send, and the prompt takes what it does alone."""
+    links = Transfers([0.4], [0.1])
+    links.begin(7, 0, 0, 25.0, 0.0)
+    assert links.left_for_steps((1, 0)) == pytest.approx(0.75)
+    assert links.left_for_steps((0, 0)) == pytest.approx(0.5)
+    links.take({(1, 0): 0.75}, 0.0)
+    assert links.ends == pytest.approx(10.0)
+    links.take({(0, 0): 0.2}, 5.0)  # the sender's steps take a fifth of its port
+    assert links.ends == pytest.approx(5.0 + 5.0 / 0.8)
+    links.begin(8, 0, 0, 25.0, 5.0)
+    assert links.left_for_steps((0, 0)) == pytest.approx(1 / 3)
+
+
+def crowded(steps, each, of=Replica):
+    """A stream of prompts whose keys and values nearly fill the port of the engine that writes."""
+    trace = RequestTrace.of(np.arange(60) * 1.1, np.full(60, 100), np.full(60, 12))
+    writer = of(steps, Limits(pages=10**6, chunk=2048, requests=64, page=16, reads=False), POLICIES["vllm"], PrefixCache(1))
+    return trace, handed(trace, [writer], each)
+
+
+@pytest.mark.parametrize("each", [1e-3, 5e-3, 1e-2])
+def test_a_port_carries_no_more_than_it_can(each):
+    """What steps and prompts send takes no longer alone than the whole service; without sharing it would."""
+    steps = table(write=lambda n, c: 0.1 + 0.0 * n * c, read=lambda n, t, k: 1e-9 * t + 0.0 * n * k)
+    trace, found = crowded(sending(steps, 0.08), each)
+    _, apart = crowded(steps, each)
+    jumps = found.jumps[1]
+    carried = 0.08 * jumps.steps.sum() + each * trace.prompt.sum()
+    assert found.last.max() > carried
+    assert found.last.mean() > apart.last.mean()
+    assert (found.first >= apart.first - 1e-9).all()
+
+
+@pytest.mark.parametrize("each", [1e-3, 1e-2])
+def test_jumps_beside_hand_overs_are_what_single_steps_are(each):
+    steps = sending(table(write=lambda n, c: 0.1 + 1e-3 * n + 0.0 * c, read=lambda n, t, k: 1e-9 * t + 0.0 * n * k), 0.05)
+    (_, jumps), (_, single) = (crowded(steps, each, of) for of in (Replica, Stepwise))
+    assert jumps.last == pytest.approx(single.last, rel=1e-9)
+    assert len(jumps.jumps[1].steps) < len(single.jumps[1].steps)
+
+
+def test_engines_in_lockstep_wait_for_the_one_that_receives():
+    """Two engines make every step together: the second, which receives nothing, is as late as the first."""
+    steps = sending(STEADY, 0.4)
+    trace = RequestTrace.of(np.array([0.0, 0.0, 30.3]), np.array([10, 10, 100]), np.array([60, 60, 2]))
+    members = tuple(Replica(steps, Limits(pages=10**6, chunk=2048, requests=64, page=16, reads=False), POLICIES["vllm"], PrefixCache(1))
+        for _ in range(2))  # fmt: skip
+    found = handed(trace, members, 0.1, coupled=2)
+    assert found.last[0] == pytest.approx(found.last[1])
+    assert found.last[0] > found.first[1] + 59 + 0.4 * 8
 
 
 @pytest.mark.parametrize("arrival", [0.0, 0.5])

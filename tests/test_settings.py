@@ -76,7 +76,26 @@ def test_names_of_files_are_read_in_any_case():
 
 def test_a_section_that_stands_too_deep_is_pointed_to_the_top():
     wrong = Problem(file="s.yaml", path="workload.serving.prefill.system", message="unknown key 'system'; known keys: strategy, workers")
-    assert pointed(wrong).message == "unknown key 'system'; known keys: strategy, workers; 'system' stands at the top of a scenario"
+    assert pointed(wrong).message == "unknown key 'system'; 'system' stands at the top of a scenario"
+
+
+@pytest.mark.parametrize(
+    ("path", "cure"),
+    [
+        ("workload.requests", "'requests' stands at the top of a scenario"),
+        ("workload.strategy", "'strategy' stands at the top of a scenario"),  # and not below some part of a service
+        ("workload.tp", "did you mean 'strategy.tp'?"),
+        ("workload.arrivals", "did you mean 'requests.arrivals'?"),
+        ("workload.serving.tp", "did you mean 'workload.serving.images.tp'?"),  # the place of which is as deep
+    ],
+)
+def test_a_key_in_another_section_is_pointed_to_the_place_as_near_the_top(path, cure):
+    """Keys of a section's parts came first, however deep, and `requests` in a workload was answered by 70 keys."""
+    key = path.rpartition(".")[2]
+    assert (
+        pointed(Problem(file="s.yaml", path=path, message=f"unknown key '{key}'; known keys: a, b")).message
+        == f"unknown key '{key}'; {cure}"
+    )
 
 
 # What people write for a setting, and what each was meant to be on a published device and on a generated one.

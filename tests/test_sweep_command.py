@@ -90,7 +90,32 @@ def test_runs_that_are_interrupted_are_ranked_by_the_whole_run(file, tmp_path, c
     score = crossflow.sweep(file, {"run.spares": [0, 1]})
     assert (score.ranked, score.best.points["run.spares"]) == ("run.time_s", (1,))
     assert not main(["sweep", *map(str, words), "--write", str(tmp_path / "study.yaml")])
-    assert crossflow.run_study(tmp_path / "study.yaml", out=tmp_path / "out").summary.endswith("at 1")
+    study = crossflow.run_study(tmp_path / "study.yaml", out=tmp_path / "out")
+    assert study.summary.endswith("at 1")
+    assert study.listing.headers == ["run.spares", "run.goodput", "run.time_s", "step_time_s", "bound_by", "reason"]
+    assert [path.name for path in study.files if path.suffix == ".png"] == ["run_time_s.png"]
+
+
+def test_a_study_of_runs_of_other_lengths_ranks_and_draws_the_whole_run(file, tmp_path):
+    """Steps are the same, so that the first point was called the fastest, in a table and a picture without the length of runs."""
+    found = crossflow.run_study({"scenario": DATA, "sweep": {"run.tokens": [2e10, 1e10]}}, out=tmp_path / "out")
+    assert found.best["run.tokens"] == 1e10
+    assert found.listing.headers[:2] == ["run.tokens", "run.time_s"]
+    assert [plot.y for plot in found.study.spec.plots] == ["run.time_s"]
+    asked = {"scenario": DATA, "sweep": {"run.tokens": [2e10, 1e10]}, "columns": ["run.time_s"]}  # was refused: no length in the base
+    assert crossflow.run_study(asked, out=tmp_path / "asked").listing.headers == ["run.tokens", "run.time_s"]
+
+
+def test_a_study_of_a_service_ranks_by_the_whole_request(tmp_path):
+    """Where fewer requests write at once, the mean step of a service is shorter, and requests are not."""
+    served = {"model": "llama3-8b", "task": "serving", "prompt": 2000, "output": 200, "global_batch": 64}
+    swept = {"workload.serving.chunk": [512, 2048]}
+    found = crossflow.run_study({"scenario": {**DATA, "workload": served}, "sweep": swept}, out=tmp_path / "out")
+    assert (found.study.ranked, found.listing.headers[1]) == ("e2el_s", "e2el_s")
+    assert found.best["e2el_s"] == min(row["e2el_s"] for row in found.rows)
+    data = {**DATA, "workload": served}
+    score = crossflow.sweep(data, {"workload.serving.chunk": [512, 1024, 2048], "workload.serving.prefix_hits": [0.0, 0.5]})
+    assert (score.ranked, float(score.best.serving["e2el_s"][0])) == ("e2el_s", float(score.serving["e2el_s"].min()))
 
 
 def test_services_and_jobs_of_other_lengths_are_ranked_by_the_whole_run(file, capsys):

@@ -29,8 +29,8 @@ def test_units_of_the_contract(text, unit, value):
 @pytest.mark.parametrize(
     ("text", "unit", "sentence"),
     [
-        ("3.35 TB", "B/s", "expected a quantity in B/s, got '3.35 TB': 'TB' is not a unit of B/s"),
-        ("3.35 TB/s", "B", "expected a quantity in B, got '3.35 TB/s': 'TB/s' is not a unit of B"),
+        ("3.35 TB", "B/s", "expected a quantity in B/s, got '3.35 TB': 'TB' is not a unit of B/s; did you mean 'TB/s'?"),
+        ("3.35 TB/s", "B", "expected a quantity in B, got '3.35 TB/s': 'TB/s' is not a unit of B; did you mean 'TB'?"),
         ("5 W", "J", "expected a quantity in J, got '5 W': 'W' is not a unit of J"),
         ("5 flop", "B", "expected a quantity in B, got '5 flop': 'flop' is not a unit of B"),
         ("5 USD", "W", "expected a quantity in W, got '5 USD': 'USD' is not a unit of W"),

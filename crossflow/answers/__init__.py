@@ -46,7 +46,7 @@ DOORS = {
     "planning.planner": ("plan",),
     "planning.plans": ("Plans", "RankedPlan", "follows_from_time"),
     "planning.requesting": ("section_of",),
-    "planning.question": ("INSTEAD", "Question", "names_program"),
+    "planning.question": ("INSTEAD", "Question", "names_program", "of_template"),
     "points": ("variant", "varied", "written"),
     "prediction": ("Prediction", "predict"),
     "scenario": ("SYSTEM_KINDS", "Scenario", "check_steady", "check_strategy", "from_dict", "from_document", "load",

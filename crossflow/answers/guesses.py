@@ -73,8 +73,14 @@ def _ending(parts: Sequence[str], known: Sequence[str], slips: bool) -> list[str
 
 
 def _of_section(told: Collection[str], found: list[str]) -> list[str]:
-    """Those in the section that was named, where any is."""
-    return [path for path in found if path.partition(".")[0] in told] or found
+    """Those in the section that was named, where any is and none elsewhere stands two parts higher.
+
+    >>> _of_section({"workload"}, ["strategy.tp", "workload.serving.images.tp"])
+    ['strategy.tp', 'workload.serving.images.tp']
+    """
+    here = [path for path in found if path.partition(".")[0] in told]
+    near = min((path.count(".") for path in here), default=0) <= min((path.count(".") for path in found), default=0) + 1
+    return here if here and near else found
 
 
 def section(word: str) -> str:

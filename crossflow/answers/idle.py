@@ -18,7 +18,6 @@ from crossflow.answers.meaning import unhelped
 from crossflow.answers.scenario import Scenario, from_document
 from crossflow.answers.score import Score, absent
 from crossflow.answers.steps.services import between_nodes, unlike_images
-from crossflow.answers.uses import LITTLE, lost, uses
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document, Path_
@@ -120,6 +119,8 @@ def idle(scenario: Scenario, score: Score) -> Iterator[str]:
 def _why_idle(scenario: Scenario, score: Score, paths: Sequence[str]) -> str:
     """What passes the resource of settings that change nothing, from the numbers; "" where they are of no rate, or of several resources."""
     rates = {rate for path in paths if (rate := _rate_of(path))}
+    from crossflow.answers.uses import uses
+
     found = uses(scenario, score, rates) if len(rates) == 1 else {}
     return "".join(use.without for use in found.values())
 
@@ -137,6 +138,8 @@ def _slight(scenario: Scenario, score: Score, place: Path_, idle_: Sequence[str]
         other = None if value is None or files.dotted(path) in idle_ else _without(scenario, [path])
         if other is None or _same_inputs(other, scenario):
             continue
+        from crossflow.answers.uses import LITTLE, lost
+
         found = evaluate(other)
         use = lost(found, score, files.dotted(path))
         if abs(use.share) < LITTLE and found.feasible[0] == score.feasible[0]:

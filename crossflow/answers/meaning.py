@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from crossflow.answers.scenario_file import OF_FAILURES, ScenarioFile
+from crossflow.answers.scenario_top import OF_FAILURES, ScenarioTop
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, with_article
 from crossflow.base.files import Document
@@ -18,7 +18,6 @@ from crossflow.base.formats import FORMATS
 from crossflow.hardware.architecture.network import Congestion
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING, FEEDING, READING, DatasheetSystem, GeneratedSystem, SystemSpec, is_none
-from crossflow.hardware.mapping.congestion import refusal as congestion_refusal
 from crossflow.hardware.mapping.wiring import LEVELS, topology_of
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.mesh import Mesh
@@ -54,7 +53,7 @@ def multiplied_by_all(system: SystemSpec) -> Collection[str]:
     return dict.fromkeys(dtype for dtype in multiplied(system) if all(dtype in rates for rates in pools)).keys()
 
 
-def check_system(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, top: ScenarioFile, document: Document) -> None:
+def check_system(system: SystemSpec, workload: Workload, stack: SoftwareStack | None, top: ScenarioTop, document: Document) -> None:
     """SpecError for a workload that the devices of a system do not compute, or that its pools have no part in."""
     _check_types(system, workload, stack, document)
     _check_pools(system, workload, top, document)
@@ -70,7 +69,7 @@ def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | 
         raise document.error(("workload", "weight_dtype"), f"{stack.name} keeps weights in fp32; leave it out, or name other software")
 
 
-def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioFile, document: Document) -> None:
+def _check_pools(system: SystemSpec, workload: Workload, top: ScenarioTop, document: Document) -> None:
     """SpecError for pools that nothing runs on, and for what is not known of systems of several kinds of devices."""
     if not system.pools:
         return
@@ -107,7 +106,7 @@ def _unused(name: str, *, trains: bool, workload: Workload) -> str | None:
     return None
 
 
-def _check_staged(system: SystemSpec, top: ScenarioFile, document: Document) -> None:
+def _check_staged(system: SystemSpec, top: ScenarioTop, document: Document) -> None:
     """SpecError for pools whose stages are not to be counted or priced."""
     for place, one in system.places.items():
         if not one.counted:
@@ -151,7 +150,7 @@ def _check_order(order: tuple[str, ...], strategy: Mesh, document: Document) -> 
         raise document.error(("placement",), f"expected each of {', '.join(names)} once, or auto; got {', '.join(order)}")
 
 
-def check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> None:
+def check_meaning(top: ScenarioTop, workload: Workload, system: SystemSpec, document: Document) -> None:
     """SpecError for everything that a scenario itself says and that has no meaning for its workload."""
     own, kind = document.data["workload"], with_article(workload.model)
     problems = [
@@ -171,7 +170,7 @@ def check_meaning(top: ScenarioFile, workload: Workload, system: SystemSpec, doc
         raise SpecError(problems)
 
 
-def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
+def _interrupted(top: ScenarioTop, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
     """What stands against interruptions of a run, or against how it saves its state."""
     if top.run is None:
         return
@@ -182,16 +181,17 @@ def _interrupted(top: ScenarioFile, workload: Workload, system: SystemSpec, docu
             document.problem(("run",), f"{name} needs failures, such as failures: llama3-h100; {give}leave {name} out")
             for name in beside[:1]
         )
-        return
-    if not workload.trains_transformer:
+    given = [name for name in ("failures", "jitter") if getattr(top.run, name) is not None]
+    if given and not workload.trains_transformer:
         what = f"workload.task is {workload.task}" if isinstance(workload, TransformerSpec) else f"this is {with_article(workload.model)}"
-        yield document.problem(("run", "failures"), f"a transformer that is trained is interrupted and comes back; {what}; leave it out")
+        does = {"failures": "is interrupted and comes back", "jitter": "has steps that wait for the slowest device"}[given[0]]
+        yield document.problem(("run", given[0]), f"a transformer that is trained {does}; {what}; leave it out")
     saved = top.run.checkpoint
     if saved is not None and saved.to == "neighbours" and system.mesh[1] == 1:
         yield document.problem(("run", "checkpoint", "to"), "the system has one node, which has no neighbours; use storage, or more nodes")
 
 
-def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
+def _of_job(top: ScenarioTop, workload: Workload, system: SystemSpec, document: Document) -> Iterator[Problem]:
     """What stands against a post-training job."""
     job = top.job
     if job is None:
@@ -204,9 +204,10 @@ def _of_job(top: ScenarioFile, workload: Workload, system: SystemSpec, document:
         return
     if system.pools:
         yield document.problem(("job",), "a job is priced on devices of one kind only; leave it out, or system.pools")
-    if top.run is not None and top.run.failures is not None:
-        what = "interruptions are supported for training steps only, and an iteration of a job has engines and other models beside them"
-        yield document.problem(("run", "failures"), f"{what}; leave it out, or job")
+    for name, what in (("failures", "interruptions are"), ("jitter", "steps that vary are")):
+        if top.run is not None and getattr(top.run, name) is not None:
+            what += " supported for training steps only, and an iteration of a job has engines and other models beside them"
+            yield document.problem(("run", name), f"{what}; leave it out, or job")
     if job.rolls_out and not workload.writes:
         yield document.problem(("job", "kind"), f"{job.kind} trains on answers, and this model writes no tokens; use dpo or distill")
     if job.rolls_out and job.samples % workload.global_batch:
@@ -250,6 +251,8 @@ def uncongested(scenario: Scenario) -> Iterator[Problem]:
 def unhelped(scenario: Scenario) -> Iterator[str]:
     """What a layout leaves of a run that goes on without broken nodes, where it asks for that."""
     run, plan = scenario.run, scenario.strategy
+    if run is not None and run.jitter is not None and scenario.devices == 1:
+        yield "run.jitter changes nothing here: there is one device, which waits for no other"
     if run is None or not run.elastic or not isinstance(plan, Plan):
         return
     if plan.dp == 1:
@@ -270,4 +273,6 @@ def _congestion_problem(scenario: Scenario, congestion: Congestion, level: str) 
         return "what images from encoders of their own lose to others is not known; leave it out, or serving.images.encode"
     if scenario.profile is not None:
         return "measured times hold for a network that is not shared; leave it out, or profile"
-    return congestion_refusal(congestion, scenario.network())
+    from crossflow.hardware.mapping.congestion import refusal
+
+    return refusal(congestion, scenario.network())

@@ -12,10 +12,8 @@ import numpy as np
 from crossflow.answers.bands import Band, Trust, full_text, slowdown
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.congestion import CongestedStep, congested_step
-from crossflow.answers.evaluation.fewer_bits import fewer_bits
 from crossflow.answers.evaluation.likeness import told_trust, trust, trusts
 from crossflow.answers.evaluation.narrow import slower_experts, unused_sparsity
-from crossflow.answers.evaluation.remedies import Remedy, remedies
 from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.idle import idle
@@ -39,11 +37,11 @@ from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import every_strategy
-from crossflow.workload.huggingface import MTP_NOTE, file_notes
-from crossflow.workload.released import release_notes
+from crossflow.workload.released import MTP_NOTE, file_notes, release_notes
 from crossflow.workload.spec import TransformerSpec
 
 if TYPE_CHECKING:
+    from crossflow.answers.evaluation.remedies import Remedy
     from crossflow.answers.explanation.answers import Explanation
     from crossflow.base.drawing.picture import Picture
     from crossflow.engine.timeline.record import Timeline
@@ -375,6 +373,8 @@ class Prediction(PlainData, Tabular):
         """What would make a layered model fit that does not, or reach its network, as sentences with settings; none where it runs."""
         scenario = self.scenario
         if self.reason == NO_BANDWIDTH and (why := unconnected(scenario.system, scenario.devices)):
+            from crossflow.answers.evaluation.remedies import Remedy
+
             return (Remedy(f"{scenario.system.name}: {why}", {}),)
         if self.reason is None or not self.score.buildable[0]:
             return ()
@@ -386,6 +386,9 @@ class Prediction(PlainData, Tabular):
             return ()
         written = scenario.document.data.get("strategy")
         others = is_by_types(written) or (isinstance(written, Mapping) and any(key in PAPER_KEYS for key in written))  # keys than a plan's
+        from crossflow.answers.evaluation.fewer_bits import fewer_bits
+        from crossflow.answers.evaluation.remedies import remedies
+
         own = remedies(scenario.job().own, scenario.strategy, scenario.workload_batch, machine(scenario, self.device), whole=others)
         return (*own[:1], *fewer_bits(scenario), *own[1:])
 
@@ -601,6 +604,8 @@ def _strategies_that_fit(scenario: Scenario) -> tuple[Remedy, ...]:
     score = evaluate(scenario, {"strategy": list(texts)})
     spare = score.memory_capacity - score.memory_needed
     fitting = np.flatnonzero(score.feasible)
+    from crossflow.answers.evaluation.remedies import Remedy
+
     if not len(fitting):
         most = int(spare.argmax())
         return (

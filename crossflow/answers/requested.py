@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
-from crossflow.workload.requests.asking import AskedRequests, mean_rate, means, requests_in
-from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.requests.spec import RequestsSpec
+
+if TYPE_CHECKING:
+    from crossflow.workload.requests.asking import AskedRequests
+    from crossflow.workload.requests.record import RequestTrace
+    from crossflow.workload.requests.spec import RequestsSpec
 
 LEAST_OUTPUT = 2  # tokens that a request of a service in steady state writes
 # Keys of a workload that its requests say.
@@ -29,6 +32,8 @@ def filled(section: Document, asked: tuple[RequestsSpec, RequestTrace] | None) -
         raise section.error(place, "requests are those of a service; give workload.task: serving, or leave out requests")
     if named := [path for path in _ASKED if files.held(own, path) is not None]:
         raise SpecError(section.problem(path, "the requests say it; leave it out, or leave out requests") for path in named)
+    from crossflow.workload.requests.asking import mean_rate, means
+
     prompt, output = means(trace)
     rate = 0.0 if spec.users is not None or spec.batch is not None else mean_rate(trace)
     at_once = spec.users.number if spec.users is not None else len(trace)
@@ -45,6 +50,8 @@ def read_requests(spec: RequestsSpec | None, document: Document, base: Path | No
 
 def asked_of(spec: RequestsSpec, document: Document, base: Path | None) -> AskedRequests:
     """The requests of a section; what is wrong with it is told there, with a trace in its file."""
+    from crossflow.workload.requests.asking import requests_in
+
     try:
         return requests_in(spec, base)
     except SpecError:

@@ -10,7 +10,6 @@ from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossflow.answers.guesses import Described
 from crossflow.answers.meaning import (
     check_meaning,
     check_system,
@@ -23,7 +22,7 @@ from crossflow.answers.meaning import (
     unwired,
 )
 from crossflow.answers.requested import filled, read_requests
-from crossflow.answers.scenario_file import RunLength, ScenarioFile
+from crossflow.answers.scenario_top import model_of
 from crossflow.answers.sections import (
     SHIPPED,
     config_of,
@@ -38,7 +37,6 @@ from crossflow.answers.sections import (
     with_schedule,
     workload_of,
 )
-from crossflow.answers.settings import pointed
 from crossflow.base import contents, files, provenance
 from crossflow.base.contents import Contents, Packed
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, with_article
@@ -46,7 +44,6 @@ from crossflow.base.files import Document
 from crossflow.base.results import PlainData, public
 from crossflow.base.stages import stage
 from crossflow.cost.profile import Profile
-from crossflow.engine.lasting.spec import Reliability
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.system import architecture, kind_of_system, resolve
@@ -61,29 +58,29 @@ from crossflow.parallel.strategy.notation import opened
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.plans import encoder_plan, engine_devices, experts_plan, worker_plan
 from crossflow.parallel.strategy.reading import AUTO, AnyStrategy, as_text, fitting, read_strategy, strategy_problem
-from crossflow.parallel.transform import transform
 from crossflow.program.program import Program
-from crossflow.workload.dlrm import Dlrm
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.graph import Graph
-from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import without_meaning
 from crossflow.workload.job import Job
 from crossflow.workload.jobs import job_of, tokens_of
 from crossflow.workload.kinds import MODELS, Workload
-from crossflow.workload.requests.asking import requests_in
-from crossflow.workload.requests.post_training import PostTrainingSpec
-from crossflow.workload.requests.record import RequestTrace
-from crossflow.workload.requests.spec import RequestsSpec
+from crossflow.workload.released import CONFIG
 from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 from crossflow.workload.transformer import Transformer
 
 if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
+    from crossflow.answers.guesses import Described
     from crossflow.answers.planning.plans import Plans
     from crossflow.answers.prediction import Prediction
+    from crossflow.answers.scenario_file import RunLength
     from crossflow.answers.score import Score
+    from crossflow.engine.lasting.spec import Reliability
     from crossflow.engine.timeline.record import Timeline
+    from crossflow.workload.dlrm import Dlrm
+    from crossflow.workload.graph import Graph
+    from crossflow.workload.requests.post_training import PostTrainingSpec
+    from crossflow.workload.requests.record import RequestTrace
+    from crossflow.workload.requests.spec import RequestsSpec
 
 
 SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves
@@ -234,6 +231,8 @@ class Scenario(PlainData, metaclass=_Opened):
         """
         if isinstance(self.workload, ProgramSpec):
             return self.workload.program
+        from crossflow.parallel.transform import transform
+
         assert isinstance(self.strategy, Mesh)  # a graph's is
         graph = self.graph()
         return transform(graph.unrolled if unrolled else graph, self.strategy)
@@ -321,7 +320,7 @@ class Scenario(PlainData, metaclass=_Opened):
         """Tokens that one sample counts in a step, 0 where the word has no meaning."""
         if isinstance(self.workload, TransformerSpec):
             return int(tokens_of(self.job()))
-        if isinstance(self.workload, DlrmSpec):
+        if self.workload.model == "dlrm":
             return 0
         if isinstance(self.workload, ProgramSpec):
             return int(self.workload.program.tokens)
@@ -567,6 +566,8 @@ def requests_of(scenario: Scenario) -> RequestTrace:
             f"{scenario.name}: it has no requests; give the key requests: the file of a trace, or how they are drawn, such as"
             " {arrivals: {law: poisson, rate: 2 1/s}, count: 200, prompt: 500, output: 100} (or --requests FILE with --model)"
         )
+    from crossflow.workload.requests.asking import requests_in
+
     return requests_in(scenario.requests, scenario.base).trace
 
 
@@ -859,7 +860,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     problems, system_document = list[Problem](), document
     system = workload = strategy = stack = top = asked = None
     with _told(problems):
-        top = files.validate(ScenarioFile, document)
+        top = files.validate(model_of(document.data), document)
     wrong = {problem.path.split(".")[0] for problem in problems}
     given = {key: value for key, value in document.data.items() if key not in wrong} if isinstance(document.data, Mapping) else {}
     with _told(problems, "system"):
@@ -887,7 +888,7 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     except CrossflowError as error:
         problems.append(document.problem(document.blamed("software", str(error)), str(error)))
     if problems or top is None or system is None or workload is None:
-        raise SpecError(pointed(problem, scenario=_what_is_described(document, base)) for problem in problems)
+        raise _refused(problems, document, base)
     document = _with_components(document, system, system_document, base)
     check_meaning(top, workload, system, document)
     check_system(system, workload, stack, top, document)
@@ -917,6 +918,14 @@ def _resolved(document: Document, base: Path | None, name: str, like: Scenario |
     return scenario
 
 
+def _refused(problems: Sequence[Problem], document: Document, base: Path | None) -> SpecError:
+    """Everything that is wrong with a document, with the place of keys that a scenario knows elsewhere."""
+    from crossflow.answers.settings import pointed
+
+    scenario = _what_is_described(document, base)
+    return SpecError(pointed(problem, scenario=scenario) for problem in problems)
+
+
 def _what_is_described(document: Document, base: Path | None) -> Described:
     """What a document describes where its sections cannot all be read."""
     kind = name = None
@@ -926,6 +935,8 @@ def _what_is_described(document: Document, base: Path | None) -> Described:
     with contextlib.suppress(CrossflowError):
         if isinstance(named, str):
             name = named if named in MODELS else preset_of(named, Document(file=document.file, data={}), base, ()).data.get("model")
+    from crossflow.answers.guesses import Described
+
     return Described(
         system=kind,
         workload=name if isinstance(name, str) and name in MODELS else None,

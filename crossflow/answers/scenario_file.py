@@ -1,30 +1,22 @@
-"""A scenario file: its sections, and what the run that it asks for is."""
+"""A scenario file with all of its sections, and what the run that it asks for is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from crossflow.answers.scenario_top import ScenarioTop
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat, PositiveInt, shown
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
+from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat
+from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, MaintenanceSpec, RestartSpec
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.spec import RequestsSpec
 
-OF_FAILURES = ("checkpoint", "restart", "spares", "elastic", "maintenance")  # fields of a run that is interrupted
-
-
-def _notation(value: Any) -> Any:
-    """A strategy as a file may write it; ValueError names the notations."""
-    if value is None or isinstance(value, str | Mapping):
-        return value
-    raise ValueError(f"expected text such as tp8-dp4 or d32, a mapping such as {{tp: 8, dp: 4}}, or auto; got {shown(value)}")
-
 
 class RunLength(FileModel):
-    """How much a whole run processes, one of samples, tokens and steps; what interrupts it, and how it comes back."""
+    """How much a whole run processes, one of samples, tokens and steps; what interrupts and slows it, and how it comes back."""
 
     samples: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
@@ -43,6 +35,7 @@ class RunLength(FileModel):
         " broken stages do their work, in the bubbles of their pipelines first",
     )
     maintenance: MaintenanceSpec | None = None
+    jitter: JitterSpec | None = Field(default=None, description="how steps vary, of which each waits for its slowest device")
 
     @model_validator(mode="after")
     def _one(self) -> RunLength:
@@ -51,22 +44,11 @@ class RunLength(FileModel):
         return self
 
 
-class ScenarioFile(FileModel):
+class ScenarioFile(ScenarioTop):
     """Top level of a scenario file; its sections are read by the packages that they belong to."""
 
-    name: str = ""
-    title: str = ""
-    notes: str = ""
-    system: Any
-    workload: Any
-    techlib: Mapping[str, Any] = {}
-    strategy: Annotated[str | Mapping[str, Any] | None, BeforeValidator(_notation)] = None
-    software: str | Mapping[str, Any] | None = None
-    profile: str | None = Field(default=None, description="file of measured event times, which replace the model's")
     run: RunLength | None = None
     job: PostTrainingSpec | None = Field(default=None, description="post-training job whose training step this is; see below")
-    placement: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["auto"] = "auto"
-    kernels_per_device: PositiveInt = 1
     requests: RequestsSpec | None = Field(
         default=None,
         description="requests of a service, which `serve`, `predict` and `study` replay: the path of a trace, or a mapping; see below",

@@ -13,8 +13,8 @@ import numpy as np
 
 from crossflow.answers.bands import LEVELS
 from crossflow.base import files
-from crossflow.base.arrays import Array, Index, Mask, distinct, divide, plain
-from crossflow.base.errors import CrossflowError
+from crossflow.base.arrays import Array, Index, Mask, different, distinct, divide, plain
+from crossflow.base.errors import SYNONYMS, CrossflowError, folded
 from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData, Tabular
 from crossflow.base.units import KINDS, SUFFIXES, show, show_beyond
@@ -43,10 +43,12 @@ BUSY = ("attention_busy", "experts_busy")  # shares of a step in which either of
 ITERATION = "job.iteration_time_s"  # column of the time of an iteration of a post-training job
 RANKED = (ITERATION, "step_time_s")  # columns by which points are faster
 WHOLE_RUN = "run.time_s"  # column by which those of a run are that is interrupted
+WHOLE_REQUEST = "e2el_s"  # column by which those of a service in steady state are
 INTERRUPTED = "run.goodput"  # column that such runs have
 MILLION = "_per_million_"  # between a figure and what it is counted for, samples or tokens
 OVERFULLS = (OVERFULL, OVERFULL_HOST, OVERFULL_SECOND)  # sentences of designs that lack nothing but memory
 MARGIN = 0.1  # share of memory below which what is left is little: fragments and libraries take some (`bands.NEARLY_FULL`)
+CRAMPED = 5.0  # times as long as predicted, at most, that measured runs took which left little memory (docs/validation.md, nanotron)
 # Fields of a score that hold figures by name.
 _GROUPS = (*PARTS, "architecture", "second", "serving", "operation", "node", "error_band", "run", "job", "points", "units", "own")
 _NAMED = {
@@ -277,15 +279,20 @@ class Score(PlainData, Tabular):
     @property
     def ranked_times(self) -> Array:
         """Times by which points are faster than others. [s]"""
-        times = {ITERATION: self.job, WHOLE_RUN: self.run}.get(self.ranked)
-        return self.step_time if times is None else np.nan_to_num(times[self.ranked.partition(".")[2]], nan=np.inf)
+        held = {ITERATION: self.job, WHOLE_RUN: self.run, WHOLE_REQUEST: self.serving}.get(self.ranked)
+        return self.step_time if held is None else np.nan_to_num(held[self.ranked.rpartition(".")[2]], nan=np.inf)
 
     @property
     def ranked(self) -> str:
-        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step."""
-        if "time_s" in self.run and any(path.startswith("run.") for path in self.points):
+        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step.
+
+        Of a service in steady state that of the whole request: its mean step is shorter where fewer requests write at once.
+        """
+        if "time_s" in self.run and any(map(of_run, self.points)):
             return WHOLE_RUN
-        return ITERATION if self.job else WHOLE_RUN if "goodput" in self.run else "step_time_s"
+        if self.job or "goodput" in self.run:
+            return ITERATION if self.job else WHOLE_RUN
+        return WHOLE_REQUEST if {WHOLE_REQUEST, "prefill_share"} <= self.serving.keys() else "step_time_s"
 
     @property
     def _fastest(self) -> int:
@@ -435,7 +442,7 @@ class Score(PlainData, Tabular):
         found = np.full(len(self), None, dtype=object)
         needed = self.memory_needed
         figures = np.stack([needed, self.memory_capacity, self.host_memory, self.host_capacity, *self.second.values()])
-        for code in np.unique(self.reason[self.reason >= 0]).tolist():
+        for code in different(self.reason[self.reason >= 0]):
             rows = np.flatnonzero(self.reason == code)
             if "{" in self.reasons[code]:
                 first, which = distinct(figures[:, rows])
@@ -598,11 +605,34 @@ class Score(PlainData, Tabular):
         return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')} at {best})"
 
 
-def ranked_time(columns: Mapping[str, Any]) -> Any:
-    """The column by which points are faster than others, the same as `Score.ranked` where nothing of `run` differs. [s]"""
-    if ITERATION in columns:
-        return columns[ITERATION]
-    return columns[WHOLE_RUN] if INTERRUPTED in columns and WHOLE_RUN in columns else columns["step_time_s"]
+def taken(cost: Array, tight: Mask) -> int:
+    """Place of the plan to take among those that fit, the best first: the first that leaves a margin of memory.
+
+    A tight one where that is worse by more than `CRAMPED` times: measured runs that left little memory were slower by less.
+
+    Parameters
+    ----------
+    cost : what plans are ordered by, the smallest first; negative where larger figures are better.
+    tight : which of them leave little.
+
+    >>> taken(np.array([1.0, 4.0]), np.array([True, False])), taken(np.array([1.0, 6.0]), np.array([True, False]))
+    (1, 0)
+    """
+    room = np.flatnonzero(~tight)
+    if not len(room):
+        return 0
+    best, other = float(cost[0]), float(cost[room[0]])
+    worse = other > CRAMPED * best if best > 0 else best < CRAMPED * other
+    return 0 if worse else int(room[0])
+
+
+def of_run(path: str) -> bool:
+    """Whether a setting is of a whole run: it leaves a step as it is.
+
+    >>> of_run("run.spares"), of_run("workload.global_batch")
+    (True, False)
+    """
+    return path.partition(".")[0] == "run"
 
 
 def money(score: Score, point: int) -> dict[str, float]:
@@ -708,10 +738,15 @@ def no_column(name: str, known: Sequence[str]) -> str:
 
 
 def close(name: str, known: Sequence[str]) -> list[str]:
-    """Known columns that a name may stand for, the likeliest first: by the whole name, or by its part after the last dot."""
+    """Known columns that a name may stand for, the likeliest first: by what it means, by the whole name, or by its part after the last dot.
+
+    >>> close("latency", ["step_time_s", "ttft_s"]), close("speed", ["mfu", "tokens_per_second"])
+    (['step_time_s'], ['tokens_per_second'])
+    """
+    called = [one for one in SYNONYMS.get(folded(name), ()) if one in known]
     whole, last = (difflib.get_close_matches(word, known, n=3) for word in (name, name.rpartition(".")[2]))
     grouped = any(other.startswith(f"{name.partition('.')[0]}.") for other in known)
-    return list(dict.fromkeys(whole + last if grouped else last + whole))
+    return list(dict.fromkeys(called + (whole + last if grouped else last + whole)))
 
 
 def listed(names: Sequence[str], known: Sequence[str]) -> str:

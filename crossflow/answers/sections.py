@@ -7,30 +7,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crossflow.answers.scenario_file import ScenarioFile
+from crossflow.answers.scenario_top import ScenarioTop
 from crossflow.base import contents, files
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError, among, did_you_mean, known_name
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
 from crossflow.base.paths import with_quantity
 from crossflow.cost.profile import Profile, profile_at, read_profile, system_profile
-from crossflow.engine.lasting.spec import Reliability, load_reliability
 from crossflow.hardware.architecture.software import SoftwareStack, load_stack, maker
 from crossflow.hardware.architecture.system import template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.hardware.technology.library import TechLibrary, load_library
 from crossflow.parallel.strategy.mesh import ORDER
 from crossflow.parallel.strategy.schedules import hold_order
-from crossflow.program.file import is_program
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.huggingface import CONFIG, huggingface_document, tower_of
 from crossflow.workload.kinds import MODELS, Workload
-from crossflow.workload.released import SERVED, as_released
-from crossflow.workload.serving_spec import BesideSpec
+from crossflow.workload.released import CONFIG, SERVED, as_released
 from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.scenario import Scenario
+    from crossflow.engine.lasting.spec import Reliability
+    from crossflow.workload.serving_spec import BesideSpec
 
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
@@ -130,6 +127,8 @@ def _with_tower(document: Document, file: str) -> Document:
     images = files.held(document.data, ("serving", "images"))
     if not isinstance(images, Mapping) or "model" in images or not file.endswith((".json", ".json.gz")):
         return document
+    from crossflow.workload.huggingface import tower_of
+
     given, known = images.get("tower", {}), tower_of(file)
     if not known and not (isinstance(given, Mapping) and "layers" in given):
         told = f"{Path(file).name} describes no model of images; name one, such as model: vit-l"
@@ -215,9 +214,13 @@ def _described(name: str, document: Document, base: Path | None) -> Document:
         path = Path(name) if base is None or contents.is_file(Path(name)) else base / name
         if not contents.is_file(path):
             raise document.error(("model",), f"there is no file {name}")
+        from crossflow.program.file import is_program
+
         if is_program(path):
             return Document(file=document.file, data={"model": "program", "file": str(path)})
         service = document.data.get("task", "training") != "training"
+        from crossflow.workload.huggingface import huggingface_document
+
         return huggingface_document(path, service=service, given=_keys(document.data))[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")
@@ -268,7 +271,7 @@ def runs_on(vendor: str, workload: Workload) -> str:
 
 def _usual(vendor: str, workload: Workload | None, stacks: Mapping[str, str]) -> str:
     """The stack of a workload on the devices of a maker: of `stacks` by task where neither of the two has its own."""
-    if isinstance(workload, DlrmSpec):
+    if workload is not None and workload.model == "dlrm":
         return DLRM_STACK
     task = workload.task if isinstance(workload, TransformerSpec) else "training"
     return OF_VENDORS.get(vendor, {}).get(task, stacks[task])
@@ -324,15 +327,25 @@ def _stack(
     return found
 
 
-def reliability_of(top: ScenarioFile, document: Document, base: Path | None, like: Scenario | None) -> Reliability | None:
+def reliability_of(top: ScenarioTop, document: Document, base: Path | None, like: Scenario | None) -> Reliability | None:
     """What interrupts a run, that of `like` where it names the same."""
-    if top.run is None or top.run.failures is None:
+    if top.run is None:
         return None
-    if like is not None and files.held(like.document.data, ("run", "failures")) == top.run.failures:
-        return like.reliability
-    section = document.under("run", "failures")
-    try:
-        return load_reliability(top.run.failures, section, base)
-    except SpecError as error:
-        here = {document.file, section.file, *(file for file, _ in section.lines.values())}
-        raise SpecError(problem.below("run.failures") if problem.file in here else problem for problem in error.problems) from None
+    from crossflow.engine.lasting.record import JITTER
+    from crossflow.engine.lasting.spec import UNBROKEN, load_reliability
+
+    if top.run.failures is None:
+        return None if top.run.jitter is None else UNBROKEN
+    if like is not None and files.held(like.document.data, ("run", "failures")) == top.run.failures and like.reliability is not None:
+        found = like.reliability
+    else:
+        section = document.under("run", "failures")
+        try:
+            found = load_reliability(top.run.failures, section, base)
+        except SpecError as error:
+            here = {document.file, section.file, *(file for file, _ in section.lines.values())}
+            raise SpecError(problem.below("run.failures") if problem.file in here else problem for problem in error.problems) from None
+    if top.run.jitter is not None and JITTER in found.causes:
+        what = "run.jitter has this name in what is shown; give the cause another, or leave one of them out"
+        raise document.error(("run", "failures", JITTER), what)
+    return found

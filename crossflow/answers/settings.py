@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from crossflow.answers.guesses import DEGREES, Described, guessed, section
 from crossflow.base.errors import NEAREST, SYNONYMS, Problem, either, folded
 from crossflow.base.moved import RENAMED
-from crossflow.engine.lasting.spec import CheckpointSpec, MaintenanceSpec, RestartSpec
+from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, MaintenanceSpec, RestartSpec
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem
 from crossflow.parallel.strategy.notation import PAPER_KEYS, PLAN_KEYS
 from crossflow.workload.kinds import MODELS
@@ -23,14 +23,17 @@ from crossflow.workload.requests.spec import RequestsSpec
 ANY = Described()
 _QUOTED = re.compile(r"'([^']+)'")
 DEEP = 6  # parts of a path that are looked at
-RUN: Mapping[str, type[BaseModel]] = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec}
+RUN: Mapping[str, type[BaseModel]] = {
+    "checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec, "jitter": JitterSpec,
+}  # fmt: skip
 SYSTEMS: Mapping[str, type[BaseModel]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 # Parts of a published device that stand under a name.
 PUBLISHED = (
     *(f"system.levels.{level}.{key}" for level in ("memory", "l2", "l1") for key in ("capacity", "bandwidth", "latency")),
     *(f"system.throughput.{dtype}" for dtype in ("bf16", "fp8")),
 )
-TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "job", "placement", "kernels_per_device")
+TOP = ("system", "workload", "strategy", "techlib", "software", "profile", "run", "job", "requests", "placement", "kernels_per_device")
+OF_WORKLOADS = frozenset(key for model in MODELS.values() for key in model.model_fields)  # what requests have too is meant of these
 
 
 @functools.cache
@@ -43,9 +46,11 @@ def paths(scenario: Described = ANY) -> tuple[str, ...]:
     found += [] if scenario.automatic else [f"strategy.{key}" for key in (*PLAN_KEYS, *PAPER_KEYS)]
     found += [path for section, model in models for path in _below(model, section)]
     found += [
-        f"run.{key}" for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance")
+        f"run.{key}"
+        for key in ("samples", "tokens", "steps", "failures", "checkpoint", "restart", "spares", "elastic", "maintenance", "jitter")
     ]
     found += _below(PostTrainingSpec, "job")
+    found += [f"requests.{key}" for key in RequestsSpec.model_fields if key not in OF_WORKLOADS]
     found += [path for key, model in RUN.items() for path in _below(model, f"run.{key}")]
     return tuple(sorted(dict.fromkeys(found), key=lambda path: (path.count("."), path)))
 
@@ -92,8 +97,8 @@ def pointed(problem: Problem, below: str = "", scenario: Described = ANY) -> Pro
     written = _written(problem)
     found = [written] if below and problem.path in TOP else guessed(written, known, problem.path, slips=not beside)
     found = [path for path in found if path != problem.path]
-    if not below and (found == [key] or (key in TOP and not found)):
-        return replace(problem, message=f"{problem.message}; '{key}' stands at the top of a scenario")
+    if not below and (found == [key] or (key in TOP and (not found or problem.path.count(".") == 1))):
+        return replace(problem, message=f"{said}; '{key}' stands at the top of a scenario")
     if scenario.automatic and _of_plan(written):
         cure = f"give a whole one, such as --set strategy={_whole(problem)}"
         return replace(problem, message=f"{said}; auto chooses all of a strategy here; {cure}")

@@ -174,6 +174,17 @@ def numbered(values: Sequence[Value]) -> tuple[tuple[Value, ...], Index]:
     return tuple(known), np.array([*map(known.__getitem__, values)], dtype=np.intp)
 
 
+def different(numbers: Index) -> list[int]:
+    """The different ones of some whole numbers, in order.
+
+    `numpy.unique` imports masked arrays when it is first called so, which takes longer than all that a short command asks of it.
+
+    >>> different(np.array([3, 1, 3]))
+    [1, 3]
+    """
+    return sorted(set(numbers.tolist()))
+
+
 def distinct(table: NDArray[Any]) -> tuple[Index, Index]:
     """The first of every kind of equal columns of a table of shape (rows, n), and of which of these each column is a copy.
 

@@ -49,6 +49,10 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "n-heads": ("heads",), "num-kv-heads": ("kv_heads",), "num-key-value-heads": ("kv_heads",), "intermediate-size": ("ffn",),
     **dict.fromkeys(("qps", "rps", "request-rate", "arrivals"), ("arrival_rate",)),
     **dict.fromkeys(("concurrency", "max-concurrency", "max-num-seqs", "users"), ("global_batch",)),
+    **dict.fromkeys(("top-k", "topk", "num-experts-per-tok", "experts-per-token", "moe-router-topk"), ("active",)),
+    **dict.fromkeys(("num-experts", "n-routed-experts", "num-local-experts"), ("count",)), "n-shared-experts": ("shared",),
+    "moe-intermediate-size": ("ffn",), "bfloat": ("bf16",), "fleets": ("plan",), "fleet": ("plan",), "replay": ("serve",),
+    "genetic": ("evolution", "nsga2"), "bayesian": ("tpe",), "grid": ("exhaustive",), "speed": ("tokens_per_second", "step_time_s"),
     "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
 LIKE, FAMILY = 3, 4  # names of one generation that are told, and letters of a name that say a family

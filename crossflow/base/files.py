@@ -47,6 +47,8 @@ HELD = {"software": "software stack", "reliability": "reliability file", "models
 _FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _LETTERED = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?([kKmMgGbBtT])")
 _INT = re.compile(r"^[+-]?\d+(_\d+)*$")
+_SIGNS = frozenset("+-.")  # what a number may begin with beside digits
+_QUOTED = frozenset("'\"|>")  # styles of YAML in which a value is text, whatever it looks like
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "": None}
 EXPECTED = {  # by what pydantic calls a value of another type
     "tuple_type": "a list", "list_type": "a list", "float_type": "a number", "int_type": "a whole number", "bool_type": "true or false",
@@ -62,6 +64,7 @@ _COUNTED = {"too_short": ("at least", "min_length"), "too_long": ("at most", "ma
 # What YAML 1.2 knows as printable, Sec. 5.1.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 KEPT = 1 << 18  # characters of a file whose text and data are kept, for scenarios name the same ones again and again
+_SCALAR, _MAPPING_END = yaml.ScalarEvent, yaml.MappingEndEvent
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Path_ = tuple[str | int, ...]
@@ -329,7 +332,7 @@ class _Composer:
     """Plain data from the events of one YAML document, within the limits: nothing beyond them is built, aliases included."""
 
     def __init__(self, text: str, file: str) -> None:
-        self._events = yaml.parse(text, Loader=_LOADER)
+        self._next: Callable[[], Any] = _LOADER(text).get_event
         self._file = file
         self._values = 0
         self._anchors: dict[str, _Anchored | None] = {}  # None while what it names is being read
@@ -348,9 +351,6 @@ class _Composer:
         if self._problems:
             raise SpecError(self._problems)
         return Document(file=self._file, data=data, lines=self._lines)
-
-    def _next(self) -> Any:
-        return next(self._events)
 
     def _refused(self, event: Any, message: str, path: Path_ = ()) -> SpecError:
         """A problem that ends the reading, with those before it."""
@@ -393,17 +393,26 @@ class _Composer:
             return items
         if len(event.value) > limits.TEXT:
             raise self._refused(event, f"a text has {len(event.value):,} characters, more than the {limits.TEXT:,} that are read", path)
-        return event.value if event.style in ("'", '"', "|", ">") else scalar(event.value)
+        return event.value if event.style in _QUOTED else scalar(event.value)
 
     def _mapping(self, path: Path_) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        while not isinstance(named := self._next(), yaml.MappingEndEvent):
-            key, line = self._key(named, path), named.start_mark.line + 1
+        following, places, file, deep = self._next, self._lines, self._file, len(path) + 1 > limits.DEPTH
+        while (named := following()).__class__ is not _MAPPING_END:
+            plain = named.__class__ is _SCALAR and named.anchor is None and len(named.value) <= limits.KEY
+            key = named.value if plain else self._key(named, path)
             below = (*path, key)
             if key in result:
-                self._tell(named, f"duplicate key {limits.shown(key)} (first on line {self._lines[below][1]})", below)
-            result[key] = self._value(self._next(), below)
-            self._lines[below] = (self._file, line)
+                self._tell(named, f"duplicate key {limits.shown(key)} (first on line {places[below][1]})", below)
+            held = following()
+            if held.__class__ is _SCALAR and held.anchor is None and len(held.value) <= limits.TEXT and not deep:  # as thousands are
+                self._values += 1
+                if self._values > limits.YAML_VALUES:
+                    self._count(held, 0, 0)
+                result[key] = held.value if held.style in _QUOTED else scalar(held.value)
+            else:
+                result[key] = self._value(held, below)
+            places[below] = (file, named.start_mark.line + 1)
         return result
 
     def _key(self, event: Any, path: Path_) -> str:
@@ -438,8 +447,8 @@ def scalar(text: str) -> Any:
     >>> scalar("1e9"), scalar("on"), scalar("12"), scalar("true"), scalar("80 GiB")
     (1000000000.0, 'on', 12, True, '80 GiB')
     """
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
+    if not text[:1].isdecimal() and text[:1] not in _SIGNS:
+        return _WORDS.get(text.lower(), text)
     if len(text) > limits.DIGITS:  # which no model takes for a number
         return text
     if _INT.match(text):

@@ -161,6 +161,22 @@ def _factor(unit: str, target: str) -> float:
     return converted(unit, target) if known is None else known
 
 
+def _with_its_time(unit: str, target: str) -> str:
+    """What to say of a unit that lacks its time, as 3 TB for a bandwidth, or has one too much, as 80 GB/s for a capacity.
+
+    >>> _with_its_time("TB", "B/s"), _with_its_time("GB/s", "B"), _with_its_time("W", "B/s")
+    ("; did you mean 'TB/s'?", "; did you mean 'GB'?", '')
+    """
+    other = unit.removesuffix("/s") if unit.endswith("/s") else f"{unit}/s"
+    if unit.endswith("/s") == target.endswith("/s"):
+        return ""
+    try:
+        _factor(other, target)
+    except ValueError:
+        return ""
+    return f"; did you mean '{other}'?"
+
+
 def converted(unit: str, target: str) -> float:
     """The same for units of which neither is known to be one."""
     import tokenize
@@ -175,7 +191,7 @@ def converted(unit: str, target: str) -> float:
     try:
         return float(registry.Quantity(1.0, registry.Unit(_expand(spelled))).to(registry.Unit(_expand(target))).magnitude)
     except pint.DimensionalityError:
-        raise ValueError(f"{shown(unit)} is not a unit of {target}") from None
+        raise ValueError(f"{shown(unit)} is not a unit of {target}{_with_its_time(unit, target)}") from None
     except (
         pint.UndefinedUnitError,
         pint.errors.DefinitionSyntaxError,
@@ -299,6 +315,11 @@ def _wanted(unit: str) -> str:
     return "a number" if unit == "1" else f"a quantity in {spelled.get(unit, unit)}"
 
 
+# Keys of a quantity in a file that says where it is from, and what some of them hold.
+_ENTRIES = ("value", "source", "status", "projected", "low", "high", "note")
+_KINDS_OF_ENTRIES = (("source", str, "text"), ("note", str, "text"), ("projected", bool, "true or false"))
+
+
 @dataclass(frozen=True)
 class Quantity:
     """Annotation of a model field: the SI unit it holds and the range it may take.
@@ -330,21 +351,20 @@ class Quantity:
         return points(self.checked(parse(raw, self.unit), raw))
 
     def _read_mapping(self, raw: Mapping[str, Any]) -> Array:
-        from crossflow.base.errors import did_you_mean
-
-        known = ("value", "source", "status", "projected", "low", "high", "note")
         for key in raw:
-            if key not in known:
-                cure = did_you_mean(key, known) or f"; known keys: {', '.join(known)}"
+            if key not in _ENTRIES:
+                from crossflow.base.errors import did_you_mean
+
+                cure = did_you_mean(key, _ENTRIES) or f"; known keys: {', '.join(_ENTRIES)}"
                 raise ValueError(f"unknown key {shown(key)} beside value{cure}")
         for key in ("value", "source"):
             if key not in raw:
                 raise ValueError(f"expected the key '{key}' in {{value: ..., source: ...}}")
         if raw.get("status", "read") not in STATUSES:
             raise ValueError(f"status: expected one of {', '.join(STATUSES)}, got {shown(raw['status'])}")
-        kinds = (("source", str, "text"), ("note", str, "text"), ("projected", bool, "true or false"))
-        for key, expected in ((key, expected) for key, kind, expected in kinds if not isinstance(raw.get(key, kind()), kind)):
-            raise ValueError(f"{key}: expected {expected}, got {shown(raw[key])}")
+        for key, kind, expected in _KINDS_OF_ENTRIES:
+            if key in raw and not isinstance(raw[key], kind):
+                raise ValueError(f"{key}: expected {expected}, got {shown(raw[key])}")
         return points(self._bounded(raw))
 
     def _bounded(self, raw: Mapping[str, Any]) -> float:
@@ -352,7 +372,8 @@ class Quantity:
         numbers: dict[str, float] = {}
         for key in ("low", "value", "high"):
             try:
-                numbers |= {key: self.checked(parse(raw[key], self.unit), raw[key])} if key in raw else {}
+                if key in raw:
+                    numbers[key] = self.checked(parse(raw[key], self.unit), raw[key])
             except ValueError as error:
                 raise ValueError(f"{key}: {error}" if key != "value" else str(error)) from None
         value = numbers["value"]
@@ -364,19 +385,21 @@ class Quantity:
 
     def checked(self, value: float, written: Any = None) -> float:
         """The value, if it is finite and in the range; ValueError says what was expected, and what was written where that is known."""
-        got = shown(written) if isinstance(written, str) else f"{value:g}"
-        if not np.isfinite(value):
+        if not math.isfinite(value):
             raise ValueError(f"expected a finite number, got {value}")
+        limit: float | None = None
         if self.whole and value != round(value):
-            raise ValueError(f"expected a whole number, got {got}")
-        for limit, wrong, words in (
-            (self.gt, self.gt is not None and value <= self.gt, "greater than"),
-            (self.ge, self.ge is not None and value < self.ge, "at least"),
-            (self.le, self.le is not None and value > self.le, "at most"),
-        ):
-            if wrong:
-                raise ValueError(f"expected {words} {limit:g} {'' if self.unit == '1' else self.unit}".rstrip() + f", got {got}")
-        return value
+            words = "a whole number"
+        elif self.gt is not None and value <= self.gt:
+            words, limit = "greater than", self.gt
+        elif self.ge is not None and value < self.ge:
+            words, limit = "at least", self.ge
+        elif self.le is not None and value > self.le:
+            words, limit = "at most", self.le
+        else:
+            return value
+        bound = "" if limit is None else f" {limit:g} {'' if self.unit == '1' else self.unit}".rstrip()
+        raise ValueError(f"expected {words}{bound}, got {shown(written) if isinstance(written, str) else f'{value:g}'}")
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """What a file may hold: text with a unit, a number where there is none, or a mapping with its source."""

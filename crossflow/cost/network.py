@@ -14,6 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from crossflow.cost.shared_links import BESIDE_BUSY, INSIDE, INSIDE_BUSY, OUTSID
 from crossflow.hardware.architecture.model import Architecture, Port
 from crossflow.hardware.architecture.network import CLOS, Congestion, NetworkSpec
 from crossflow.hardware.architecture.software import PeerAllReduce, SoftwareStack
-from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown, slowdown
 from crossflow.hardware.mapping.placement import GROUP, AxisRoute, Placement, level_bandwidths, pair_route, place_group
 from crossflow.hardware.mapping.spread import LinkSpread
 from crossflow.hardware.mapping.topology import GROUPED, Network
@@ -35,6 +35,9 @@ from crossflow.hardware.mapping.wiring import ANY_WIRING, WhichLevel, switched, 
 from crossflow.program.collectives import FLOWS, ring_volume, sent_bytes
 from crossflow.program.groups import ExpertGroup, Group, HandoverGroup, Pair
 from crossflow.program.program import Message, MessageTable
+
+if TYPE_CHECKING:
+    from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown
 
 TRANSFERS = ("send_recv", "sendrecv")
 # Fabrics whose links reach their rate, so that placement and sharing say all; and those whose groups of a node each have the direct links
@@ -423,6 +426,8 @@ class Wires:
             return found.over_ports
         if congestion is None:
             return 1.0
+        from crossflow.hardware.mapping.congestion import slowdown
+
         reduction = None if self.architecture.inter is None else self.architecture.inter.reduction
         summed = self.network.inter.fabric.endswith("-sharp") or (reduction is not None and bool(reduction.any()))
         pattern = _pattern(collective, laid, summed=summed)
@@ -435,7 +440,12 @@ class Wires:
     def _way(self, laid: LaidGroups, congestion: Congestion) -> Slowdown:
         """How much longer engines of a service take to hand over to others."""
         assert laid.part is not None  # as of all that hand over
-        whole = wired(self.network, self.node, laid.part.whole // self.node)
+        from crossflow.hardware.mapping.congestion import slowdown
+
+        nodes, group = laid.part.whole // self.node, self.network.inter.group or 1
+        if not congestion.jobs and self.network.inter.wiring == "dragonfly" and nodes > group:
+            nodes = -(-nodes // group) * group  # the last group is there wholly, whoever uses the rest of it
+        whole = wired(self.network, self.node, nodes)
         return slowdown(congestion, whole, laid.stride, laid.ranks, "handover", part=laid.part)
 
     def _behind(self, slower: Array | float) -> Architecture:
@@ -488,6 +498,8 @@ def _parted(group: Group, members: Index) -> Iterator[tuple[DevicePart | None, I
     """Some points of groups by the engines that these are among; all together where the groups are those of a whole job."""
     if not group.parts:
         yield None, members
+    from crossflow.hardware.mapping.congestion import DevicePart
+
     for (before, devices, whole), some in group.parts:
         mine = np.intersect1d(members, some)
         if mine.size:

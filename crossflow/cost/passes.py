@@ -18,7 +18,6 @@ from crossflow.cost.price import LayerCosts, layer_costs
 from crossflow.cost.profile import Profile, optimizer_shape, where_measured
 from crossflow.cost.roofline import KernelCosts, pass_costs
 from crossflow.cost.shared_links import USES, LinkStream, LinkUse, longer
-from crossflow.cost.tiers import over_products, updated_far, with_second_memory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
 from crossflow.parallel.blocks import PHASES, unit_starts, units
@@ -146,6 +145,8 @@ def steps_of(job: Job, layout: Layout, machine: Machine, tables: StepTables) -> 
         times = dataclasses.replace(times, flops=mean.flops, energy=mean.energy, traffic=mean.traffic)
     second, far = machine.architecture.second, None
     if layout.far and second is not None:
+        from crossflow.cost.tiers import over_products, with_second_memory
+
         far = over_products(far_traffic(job, layout, machine.stack, second.page), times)
         times = with_second_memory(times, far, machine.architecture.memory, second)
     each, meets = tables.between.each(layout), _meets(tables) and not (machine.apart or machine.least)
@@ -402,6 +403,8 @@ def _state(job: Job, layout: Layout, machine: Machine, weights: Weights, *, meet
     second, far = machine.architecture.second, None
     if layout.far and second is not None and job.training:
         far = np.stack(far_update(job, layout, machine.stack, weights.owned))
+        from crossflow.cost.tiers import updated_far
+
         optimizer = updated_far(optimizer, far, machine.architecture.memory, second)
     return State(
         reduce=reduce, scatter=scatter, gather=gather, regather=regather, far=far,

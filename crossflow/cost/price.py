@@ -12,9 +12,6 @@ from crossflow.base.arrays import Array, Index, Mask, at_points, divide
 from crossflow.base.formats import DTYPE_BYTES, without_structure
 from crossflow.base.stages import stage
 from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs
-from crossflow.cost.experts import expert_library, general_costs, grouped_costs
-from crossflow.cost.lookups import lookup_costs
-from crossflow.cost.nearby import near_times
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.profile import (
     LOOKUPS,
@@ -46,7 +43,6 @@ from crossflow.hardware.architecture.software import AttentionChoice, SoftwareSt
 from crossflow.hardware.mapping.placement import Placement
 from crossflow.program.kernels import Attention, Experts, KernelTable, Lookup, Pass, Product, Scan, Timed
 from crossflow.program.program import HOST_TIMES, Program
-from crossflow.program.scans import scan_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +157,8 @@ def kernel_parts(
         names = kernel_names(table, program.dtype, architecture)
         found = np.concatenate([profile.kernels(op, type_, [shapes]) for op, type_, shapes in names])
         if profile.nearby:
+            from crossflow.cost.nearby import near_times
+
             found = np.where(np.isnan(found), near_times(table, [type_ for _, type_, _ in names], profile), found)
         n = np.broadcast_shapes(costs.time.shape, found.shape)[1]
         busy, measured = where_measured(
@@ -182,6 +180,8 @@ def _priced(table: KernelTable, program: Program, architecture: Architecture, st
         time, flops, moved = table.sizes
         return timed_costs(time, flops, moved, architecture, dtype, least=least)
     if table.kind is Lookup:
+        from crossflow.cost.lookups import lookup_costs
+
         return lookup_costs([row for row in table.rows if isinstance(row, Lookup)], table.sizes, architecture)
     if table.kind is Experts:
         return _experts(table, program.dtype, architecture, stack, least=least)
@@ -281,6 +281,8 @@ def measured_kernels(choice: AttentionChoice, architecture: Architecture) -> tup
 
 def _experts(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Fused layers of experts, by the library that the stack uses on the device: on the rows of all tokens, or after an exchange."""
+    from crossflow.cost.experts import expert_library, general_costs, grouped_costs
+
     library = None if stack is None else expert_library(architecture, stack.kernels.experts_of(dtype, exchanged=table.exchanged), dtype)
     if stack is None or library is None or least:
         return general_costs(table.sizes, architecture, dtype, least=least)
@@ -292,6 +294,8 @@ def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: So
     rows = [row for row in table.rows if isinstance(row, Scan)]
     _, _, _, length, width, state, chunk = table.sizes
     share = _share(np.array([[row.backward] for row in rows]), architecture, stack)
+    from crossflow.program.scans import scan_sizes
+
     sizes = scan_sizes(table.sizes, table.element, rows)
     return fused_costs(sizes, (np.minimum(chunk, length), state, width), share, architecture, dtype, table.element, least=least)
 

@@ -8,6 +8,8 @@ done twice shows there, what takes longer inside numpy in the time.
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -48,14 +50,18 @@ CONVERSATIONS = 600
 PRODUCTS = 100_000
 FLOWS, ENDPOINTS, LEAF, SPINES = 10_000, 16_384, 32, 8  # that share a fat tree: endpoints on a leaf, with a link to each spine
 MORE_CALLS = 1.1  # as recorded that a figure may make, with the least and the newest versions of what crossflow needs
+FIRST = ("predict", "--model", "llama3-8b", "--on", "dgx-h100")  # what a person asks first
 TRIES = 4  # measurements of a figure that seems slower than recorded, before it is
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """A figure of speed: CPU time of `work`, or how many of `count` things it does in a second of it."""
+    """A figure of speed: CPU time of `work`, or how many of `count` things it does in a second of it.
 
-    work: Callable[[], object]
+    work : what is called, or the words of a command, which runs in a process of its own, start and imports included.
+    """
+
+    work: Callable[[], object] | tuple[str, ...]
     meaning: str
     count: int | None = None  # of things in one call; None for a figure that is a time
     repeats: int = 5
@@ -70,6 +76,7 @@ def speeds() -> dict[str, Gauge]:
     plans, bandwidths = every_strategy(many.workload, many.nodes), dict[str, Any]({BANDWIDTH: np.linspace(10e9, 50e9, POINTS)})
     return {
         "predict_warm": Gauge(lambda: predict(case), "one prediction of the case study (LSTM on 512 nodes) again", repeats=25),
+        "predict_first": Gauge(FIRST, f"`crossflow {' '.join(FIRST)}` in a fresh process, its start and its plans included", repeats=5),
         "predict_changed": Gauge(_changing(case, POWER), "the same with another power budget each time", repeats=15),
         "points_per_second": Gauge(
             lambda: evaluate(case, _points(POINTS)), "technology and budget points of the case study", POINTS, repeats=7
@@ -157,11 +164,41 @@ def _is_figure(held: Any) -> bool:
 
 def _measured(speed: Gauge) -> dict[str, Any]:
     """Value, unit and meaning of a figure, how many times the fixed loop one call takes, and how many calls it makes."""
-    before = _cpu(_loop, repeats=3)
-    each = _cpu(speed.work, repeats=speed.repeats, warm=speed.warm)
+    work, before = speed.work, _cpu(_loop, repeats=3)
+    if isinstance(work, tuple):
+        each, calls = min(_apart(work)[0] for _ in range(speed.repeats)), _apart(work, counting=True)[1]
+    else:
+        each, calls = _cpu(work, repeats=speed.repeats, warm=speed.warm), _calls(work)
     loop = min(before, _cpu(_loop, repeats=3))
     value, unit = (each, "s") if speed.count is None else (speed.count / each, "1/s")
-    return {"value": value, "unit": unit, "meaning": speed.meaning, "loops": each / loop, "calls": _calls(speed.work)}
+    return {"value": value, "unit": unit, "meaning": speed.meaning, "loops": each / loop, "calls": calls}
+
+
+# What a process of its own does: it runs the words of a command, and says its CPU time and how many functions it called.
+_CHILD = """
+import sys, time
+calls = 0
+def note(frame, event, argument):
+    global calls
+    calls += event in ("call", "c_call")
+sys.setprofile(note if sys.argv[1] == "counting" else None)
+sys.argv[1:2] = []
+from crossflow.__main__ import main
+main()
+sys.setprofile(None)
+print(time.process_time(), calls, file=sys.stderr)
+"""
+
+
+def _apart(words: tuple[str, ...], *, counting: bool = False) -> tuple[float, int]:
+    """CPU time of a command in a process of its own, and how many functions it calls, 0 where they are not counted. [s], [1]"""
+    own = str(Path(__file__).parents[2])  # the package that is measured, wherever the process begins
+    path = os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPATH": path}
+    asked = [sys.executable, "-c", _CHILD, "counting" if counting else "", *words]
+    said = subprocess.run(asked, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True, text=True).stderr
+    spent, calls = said.split()[-2:]
+    return float(spent), int(calls)
 
 
 def _calls(work: Callable[[], object]) -> int:

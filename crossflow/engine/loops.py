@@ -18,10 +18,8 @@ import numpy as np
 
 from crossflow.base.arrays import Index
 from crossflow.engine.tasks import Copy, Task, ordered
-from crossflow.program.blocks import CopyPlaces
+from crossflow.program.blocks import COPIES, CopyPlaces
 from crossflow.program.program import Program
-
-COPIES = 3  # that are laid out of a block: the first, the last, and one that stands for all between
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, count, once, wide
-from crossflow.engine.loops import COPIES, Region, with_loops
+from crossflow.engine.loops import Region, with_loops
 from crossflow.engine.maxplus import NO_PATH, repeated
 from crossflow.engine.tasks import Task, TaskStream, copies, tasks_of
+from crossflow.program.blocks import COPIES
 from crossflow.program.program import HOST_TIMES, Program
 
 _CALL = 1000  # numbers that an array operation adds up in the time that it takes to be called

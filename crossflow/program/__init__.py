@@ -8,21 +8,44 @@ how importers make one; `operations` counts floating-point operations and bytes.
 Takes what importers and `parallel` write; gives frozen objects that `cost` prices and `engine` runs.
 """
 
-from crossflow.program.blocks import Block
-from crossflow.program.builder import ProgramBuilder
-from crossflow.program.file import is_program, read_program, write_program
-from crossflow.program.groups import DeviceGroup
-from crossflow.program.kernels import Attention, Experts, Kernel, Lookup, Pass, Product, Scan, Timed
-from crossflow.program.program import Message, Op, Program, Tensor
+from __future__ import annotations
 
-__all__ = [
-    "Attention", "Block", "DeviceGroup", "Experts", "Kernel", "Lookup", "Message", "Op", "Pass", "Product", "Program", "ProgramBuilder",
-    "Scan", "Tensor", "Timed", "is_program", "read_program", "write_program",
-]  # fmt: skip
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crossflow.program.blocks import Block as Block
+    from crossflow.program.builder import ProgramBuilder as ProgramBuilder
+    from crossflow.program.file import is_program as is_program
+    from crossflow.program.file import read_program as read_program
+    from crossflow.program.file import write_program as write_program
+    from crossflow.program.groups import DeviceGroup as DeviceGroup
+    from crossflow.program.kernels import Attention as Attention
+    from crossflow.program.kernels import Experts as Experts
+    from crossflow.program.kernels import Kernel as Kernel
+    from crossflow.program.kernels import Lookup as Lookup
+    from crossflow.program.kernels import Pass as Pass
+    from crossflow.program.kernels import Product as Product
+    from crossflow.program.kernels import Scan as Scan
+    from crossflow.program.kernels import Timed as Timed
+    from crossflow.program.program import Message as Message
+    from crossflow.program.program import Op as Op
+    from crossflow.program.program import Program as Program
+    from crossflow.program.program import Tensor as Tensor
+
+# Names for those who write programs, with the modules that hold them: imported when first used, for few who price programs need all.
+_PUBLIC = {
+    **dict.fromkeys(("Attention", "Experts", "Kernel", "Lookup", "Pass", "Product", "Scan", "Timed"), "kernels"),
+    **dict.fromkeys(("Message", "Op", "Program", "Tensor"), "program"),
+    **dict.fromkeys(("is_program", "read_program", "write_program"), "file"),
+    "Block": "blocks", "DeviceGroup": "groups", "ProgramBuilder": "builder",
+}  # fmt: skip
+
+__all__ = [*_PUBLIC]
 
 # What other wings may import, by module; all else is this wing's own.
 DOORS = {
-    "blocks": ("Block", "CopyPlaces", "MOST"),
+    "blocks": ("Block", "COPIES", "CopyPlaces", "MOST"),
     "builder": ("ProgramBuilder",),
     "collectives": ("COLLECTIVES", "Collective", "FLOWS", "GATHERED", "OF_LAYERS", "PRICED", "called", "ring_volume", "sent_bytes"),
     "embedding.caches": ("CachedLookups", "beyond"),
@@ -43,3 +66,13 @@ DOORS = {
         "fullest"),
     "scans": ("SINGLE", "scan_sizes"),
 }  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -11,6 +11,7 @@ from crossflow.base.arrays import Index
 from crossflow.base.errors import CrossflowError
 
 MOST = 100_000  # operations of all copies of blocks that are laid out one by one, some 20 s
+COPIES = 3  # of a block that are laid out where all are alike: the first, the last, and one that stands for all between
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, uniform
+from crossflow.base.arrays import Array, Index, different, uniform
 from crossflow.base.formats import DTYPE_BYTES, kept_bytes
 from crossflow.base.limits import NonNegativeInt
 from crossflow.program.blocks import Block, CopyPlaces
@@ -266,7 +266,7 @@ class Program:
                 mine = self.in_tables[list(op.kernels)]
                 row[mine] = rows[op.layer, op.phase]
                 counts += [(kernel, op.count) for kernel in mine.tolist() if op.count is not ONCE]
-            kernels = {one: np.flatnonzero(row == one) for one in np.unique(row).tolist()}
+            kernels = {one: np.flatnonzero(row == one) for one in different(row)}
             self._members[layers, phases] = LayerMembers(kernels=kernels, counts=tuple(counts))
         return self._members[layers, phases]
 

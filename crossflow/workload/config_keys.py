@@ -23,6 +23,7 @@ from crossflow.workload.conventions import (
     ending,
     kind_of,
     layers_of,
+    lettered,
     whole,
     with_experts,
 )
@@ -171,6 +172,8 @@ def _layer_kinds(known: Values, layers: int) -> tuple[list[str], str]:
         if isinstance(known.get(name), list) and known[name]:
             return _repeating([kind_of(name, entry) for entry in known[name]]), name
     for name in PERIODS:
+        if letters := lettered(known.get(name)):
+            return letters, name
         if every := whole(known.get(name)):
             kinds = ["local"] * (every - 1)
             return ["global", *kinds] if name == "global_attn_every_n_layers" else [*kinds, "global"], name

@@ -21,6 +21,7 @@ from crossflow.workload.conventions import (
     flat,
     kind_of,
     layers_of,
+    lettered,
     whole,
     with_experts,
 )
@@ -134,7 +135,7 @@ def _unlike(fields: Values, layers: int) -> Iterator[tuple[str, str]]:
     """What is wrong with the fields that say which layers see a window."""
     listed = any(isinstance(fields.get(name), list) for name in LAYER_KINDS)
     for name in PERIODS:
-        if fields.get(name) is not None and not whole(fields[name]) and not listed:
+        if fields.get(name) is not None and not whole(fields[name]) and not lettered(fields[name]) and not listed:
             yield name, f"expected a whole number of at least 1, got {json.dumps(fields[name])}"
     lists = {name: fields[name] if isinstance(fields[name], list) else [fields[name]] for name in LAYER_KINDS if fields.get(name)}
     for name, entries in lists.items():

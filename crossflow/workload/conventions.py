@@ -166,7 +166,8 @@ PERIODS = (
     "_sliding_window_pattern",
     "no_rope_layer_interval",
     "global_attn_every_n_layers",
-)  # each so-many-th layer is global
+)  # each so-many-th layer is global; or a letter for each layer of a period
+LETTERS: Mapping[str, str] = {"L": "local", "G": "global"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +187,15 @@ def flat(config: Values, nested: Iterable[str]) -> dict[str, Any]:
         inner = value.items() if name in nested and isinstance(value, Mapping) else ()
         flat.update({f"{name}.{key}": below for key, below in inner} or {name: value})
     return flat
+
+
+def lettered(value: Any) -> list[str]:
+    """Kinds of the layers of a period that has a letter for each, as those of EXAONE have; none for all else.
+
+    >>> lettered("LLLG"), lettered("none"), lettered(6)
+    (['local', 'local', 'local', 'global'], [], [])
+    """
+    return [LETTERS[letter] for letter in value] if isinstance(value, str) and value and set(value) <= set(LETTERS) else []
 
 
 def kind_of(name: str, entry: Any) -> str:

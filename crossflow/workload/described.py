@@ -8,11 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from crossflow.workload.adapters import Adapters, with_adapters
 from crossflow.workload.attended import form_of
-from crossflow.workload.compressed import compressed_attention
 from crossflow.workload.frozen import listed_layers
-from crossflow.workload.rwkv import channel_mixing, time_mixing
 from crossflow.workload.statespace import SHIFTS
 from crossflow.workload.transformer import (
     Layer,
@@ -57,6 +54,8 @@ def described(spec: TransformerSpec) -> Transformer:
         memory_tokens=_memory_tokens(spec),
     )
     own = spec.adapters if spec.task == "training" or (spec.task == "serving" and spec.serving.adapters) else None
+    from crossflow.workload.adapters import Adapters, with_adapters
+
     return with_adapters(model, Adapters(rank=own.rank, targets=own.targets, joined=own.joined)) if own else model
 
 
@@ -153,6 +152,8 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
     if spec.ssm is not None and "ssm" in kind.mixers:
         ssm = spec.ssm
         norms = _norm(spec) * -(-spec.norms // 2)
+        from crossflow.workload.rwkv import time_mixing
+
         mixing = time_mixing(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, norm_vectors=norms) if ssm.kind in SHIFTS else None
         yield mixing or state_space(width=spec.hidden, ssm=ssm.mixer(), bias=ssm.bias, conv_bias=ssm.conv_bias, norm_vectors=norms)
     if "attention" in kind.mixers:
@@ -171,6 +172,8 @@ def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chos
             selection=selection, **spec.latent.model_dump(),
         )  # fmt: skip
     if spec.compressed and spec.query_rank:
+        from crossflow.workload.compressed import compressed_attention
+
         part = compressed_attention(
             width=spec.hidden, heads=spec.heads, head=spec.head_dim or spec.hidden // spec.heads, query_rank=spec.query_rank,
             groups=spec.compressed.output_groups, rank=spec.compressed.output_rank, window=spec.compressed.window, selection=selection,
@@ -237,6 +240,8 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
     bias = spec.biases if spec.mlp_bias is None else spec.mlp_bias
     norms = _norm(spec) * (spec.norms // 2)
     if spec.ssm and spec.ssm.kind in SHIFTS:
+        from crossflow.workload.rwkv import channel_mixing
+
         return channel_mixing(width=spec.hidden, inner=spec.ffn, kind=spec.ssm.kind, norm_vectors=norms)
     if not routed or spec.experts is None:
         return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms)

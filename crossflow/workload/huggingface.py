@@ -34,6 +34,7 @@ from crossflow.workload.conventions import (
     whole,
 )
 from crossflow.workload.quantised import Stored, stored
+from crossflow.workload.released import CONFIG
 from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.towers import Tower, towers, vision_tower
 
@@ -66,7 +67,6 @@ def _nearest(config: Values) -> str:
 
 WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 UNKNOWN = "not used: not known to crossflow"
-MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
 LATENTS = "latents"  # head of diffusion transformers
 DRAWN = (
     "{name} is a diffusion transformer: a step is one denoising step. A picture takes as many as its sampler has (20 to 50), each with two"
@@ -75,7 +75,6 @@ DRAWN = (
 # Where a file of several models has its language model.
 INNER = (("text_config",), ("llm_config",), ("language_config",), ("thinker_config", "text_config"))
 SUFFIXES = ("_text", "_text_model", "_vl", "_vl_text")  # of families' names, of the parts of larger models
-CONFIG = "config.json"  # what describes a model in a folder of Hugging Face
 BESIDE = "hf_quant_config.json"  # what describes its weights, where ModelOpt has made them and the other file does not say so
 
 
@@ -252,31 +251,6 @@ def _of_pictures(family: Family, name: str, stand_ins: Sequence[Setting]) -> Ite
     if stand_ins:
         listed = ", ".join(f"{setting.key} = {setting.value}" for setting in stand_ins)
         yield f"The file does not say how large pictures are; examples stand here: {listed}."
-
-
-def file_notes(spec: TransformerSpec, given: Values) -> Iterator[str]:
-    """Sentences on what a workload takes from a ``config.json`` where it gives nothing itself.
-
-    Parameters
-    ----------
-    spec : the workload as it was read.
-    given : its own keys, ``model`` among them; other models than a ``config.json`` have no notes.
-    """
-    name = Path(str(given["model"])).name
-    if not name.endswith(".json"):
-        return
-    prompted = spec.serves and spec.prompt  # which counts in the place of the sequence
-    if "sequence" not in given and spec.image is None and not prompted:
-        yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
-    if "global_batch" not in given and not spec.arrives:  # then as many are in flight as come and go
-        yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
-    if spec.diffusion and spec.diffusion.text_tokens and "text_tokens" not in (given.get("diffusion") or {}):
-        tokens = spec.diffusion.text_tokens
-        yield f"diffusion.text_tokens = {tokens}, as pipelines pad them; give workload.diffusion.text_tokens to change it"
-    if spec.cross_tokens and "cross_tokens" not in given:
-        yield f"cross_tokens = {spec.cross_tokens}, an image of as many tiles as there can be; give workload.cross_tokens to change it"
-    if spec.notes and "notes" not in given:
-        yield spec.notes
 
 
 def _parsed(text: str, file: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossflow.workload.attended import FORMS
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.spec import ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def without_meaning(spec: Workload) -> IdleKey:
         yield from _unattended(spec)
         yield from _latent(spec)
         yield from _ends(spec)
-    elif isinstance(spec, DlrmSpec) and spec.bottom.layers and spec.dense_features not in (None, spec.bottom.width):
+    elif spec.model == "dlrm" and spec.bottom.layers and spec.dense_features not in (None, spec.bottom.width):
         yield "dense_features", f"square layers of the bottom MLP take {spec.bottom.width} numbers in; list its widths, or leave it out"
 
 

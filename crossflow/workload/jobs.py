@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.workload.adapters import AdapterMix
-from crossflow.workload.dlrm import DlrmJob
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.frozen import frozen_layers
 from crossflow.workload.job import Draft, ImageTower, Job
 from crossflow.workload.shared_words import OPTIMIZER_STATES
 from crossflow.workload.spec import TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.workload.dlrm import DlrmJob
+    from crossflow.workload.dlrm_spec import DlrmSpec
 
 
 @functools.lru_cache(maxsize=64)
@@ -81,6 +84,8 @@ def tokens_of(job: Job) -> Array | int:
 def dlrm_job(spec: DlrmSpec) -> DlrmJob:
     """What a step of a workload section computes."""
     exchange = spec.exchange
+    from crossflow.workload.dlrm import DlrmJob
+
     return DlrmJob(
         model=spec.dlrm(),
         dtype=spec.dtype,

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+if TYPE_CHECKING:
+    from crossflow.workload.dlrm_spec import DlrmSpec
+    from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
-Workload = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
-MODELS: dict[str, Any] = {
-    "lstm": LstmSpec, "gemm": GemmSpec, "transformer": TransformerSpec, "dlrm": DlrmSpec, "program": ProgramSpec,
-}  # fmt: skip
+Workload: TypeAlias = "LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec"
+
+
+class _Models(Mapping[str, Any]):
+    """File models by their words, each imported when it is asked for: a scenario has a workload of one kind."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, kind: str) -> Any:
+        module, _, name = self._places[kind].partition(":")
+        return getattr(importlib.import_module(f"crossflow.workload.{module}"), name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+MODELS: Mapping[str, Any] = _Models(
+    {
+        "lstm": "spec:LstmSpec",
+        "gemm": "spec:GemmSpec",
+        "transformer": "spec:TransformerSpec",
+        "dlrm": "dlrm_spec:DlrmSpec",
+        "program": "spec:ProgramSpec",
+    }
+)

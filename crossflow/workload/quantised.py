@@ -35,7 +35,17 @@ MODULES: Mapping[LayerType, tuple[tuple[str, ...], ...]] = {
     ),
 }  # fmt: skip
 FEW = (32, 64)  # integers that share a scale in groups with a type of their own; of others as many as in `int4`
-LISTS = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules", "dynamic_exclude")
+LISTS = (
+    "ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "llm_int8_skip_modules", "dynamic_exclude", "exclude",
+    "skip_modules",
+)  # fmt: skip
+# Kind and bits of numbers by the words for them in Quark, and before "weight" in the names of torchao's methods.
+NUMBERS: Mapping[str, tuple[str, int]] = {
+    "fp8_e4m3": ("float", 8), "fp8_e5m2": ("float", 8), "fp6_e2m3": ("float", 6), "fp6_e3m2": ("float", 6), "fp4": ("float", 4),
+    "fp4_e2m1": ("float", 4), "int8": ("int", 8), "uint8": ("int", 8), "int4": ("int", 4), "uint4": ("int", 4), "float8": ("float", 8),
+    "nvfp4": ("float", 4), "mxfp4": ("float", 4),
+}  # fmt: skip
+_TORCHAO = re.compile(r"(int4|uint4|int8|float8|nvfp4|mxfp4)weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +105,11 @@ def _stored(config: Mapping[str, Any], known: Mapping[str, str], parts: PartType
         return Stored(weight=base, own=_without(own, base), wide=tuple(sorted(missing)))
     if base is None:
         return Stored()
+    wide, told = _wide(list(_ignored(config)), parts)
     if own:  # all else is in the method's own type
         own = {kind: value for kind, value in own.items() if any(kind in layer for layer in parts)}
-        return Stored(weight=base, own=_without(own, base))
-    wide, told = _wide(list(_ignored(config)), parts)
+        kept = tuple(entry for entry in wide if entry not in own) if config.get("layer_quant_config") else ()
+        return Stored(weight=base, own=_without(own, base), wide=kept)
     if not _any_narrow(wide, parts):
         return Stored(told=("its quantization_config leaves all layers in 16 bits",))
     return Stored(weight=base, wide=wide, told=told)
@@ -129,12 +140,52 @@ def _words(config: Mapping[str, Any]) -> str:
         found = (next(iter(groups.values())) or {}).get("weights") or {}
         words, shared = [found.get("type"), found.get("num_bits")], found.get("group_size")
         words += ["blocks"] * (found.get("strategy") == "block")
+    elif method in ("quark", "torchao", "hqq"):
+        words, shared = _numbers_of(config)
     elif method == "bitsandbytes":
         words = [method, 8 if config.get("load_in_8bit") else 4 if config.get("load_in_4bit") else None]
     elif method in ("fp8", "mxfp8"):
         words = [method, "blocks" if method == "fp8" and config.get("weight_block_size") else None]
-    words += [shared] * (words == ["float", 4] or (words[1:] == [4] and shared in FEW))
+    return _called(words, shared)
+
+
+def _called(words: Sequence[Any], shared: Any) -> str:
+    """Words together, with the numbers that share a scale where a type hangs on them."""
+    words = [*words, *[shared] * (list(words) == ["float", 4] or (list(words[1:]) == [4] and shared in FEW))]
     return " ".join(str(word) for word in words if word is not None)
+
+
+def _numbers_of(config: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """Kind and bits of the weights of methods that name them in their own ways, and how many share a scale; nothing where unknown."""
+    if config["quant_method"] == "quark":
+        return _of_quark(config.get("global_quant_config"))
+    if config["quant_method"] == "hqq":
+        weights = _held(config, "quant_config", "weight_quant_params")
+        return (["int", weights["nbits"]], weights.get("group_size")) if weights.get("nbits") else ([], None)
+    how = config.get("quant_type")  # the name of a method with its arguments beside it, or a class of torchao as it writes itself
+    described = _held(config, "quant_type", "default")
+    name, given = (how, config.get("quant_type_kwargs")) if isinstance(how, str) else (described.get("_type"), described.get("_data"))
+    found = _TORCHAO.search(str(name).replace("_", "").lower())
+    shared = given.get("group_size") if isinstance(given, Mapping) else None
+    kind = None if found is None else found[1]
+    return ([], None) if kind is None else ([*NUMBERS[kind]], {"nvfp4": 16, "mxfp4": 32}.get(kind, shared))
+
+
+def _of_quark(config: Any) -> tuple[list[Any], Any]:
+    """The same of weights that Quark describes; of those that are quantised twice the second type is kept."""
+    weight = config.get("weight") if isinstance(config, Mapping) else None
+    last = weight[-1] if isinstance(weight, list) and weight else weight
+    held = last if isinstance(last, Mapping) else {}
+    kind = NUMBERS.get(str(held.get("dtype")))
+    return ([], None) if kind is None else ([*kind], 32 if kind == ("float", 4) else held.get("group_size"))
+
+
+def _held(config: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
+    """What stands below some keys, where that is a mapping; else nothing."""
+    found: Any = config
+    for key in keys:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _ignored(config: Mapping[str, Any]) -> Iterable[str]:
@@ -183,7 +234,15 @@ def _wide(patterns: Sequence[str], parts: PartTypes) -> tuple[tuple[str, ...], t
 
 
 def _types_by_part(config: Mapping[str, Any], known: Mapping[str, str], parts: PartTypes) -> dict[str, str]:
-    """Types of the layer types of which a file lists the modules with their methods (mixed precision of ModelOpt)."""
+    """Types of the layer types of which a file lists the modules with their methods (mixed precision of ModelOpt and Quark)."""
+    if patterns := _held(config, "layer_quant_config"):
+        types = {pattern: known.get(_called(*_of_quark(how))) for pattern, how in patterns.items()}
+        kinds = {kind for layer in parts for kind in layer if kind in MODULES}
+        layers = {kind: [i for i, layer in enumerate(parts) if kind in layer] for kind in kinds}
+        return {
+            kind: value for pattern, value in types.items() if value
+            for kind, numbers in layers.items() if all(_covered([pattern], i, kind) for i in numbers)
+        }  # fmt: skip
     listed = config.get("quantized_layers")
     if not isinstance(listed, Mapping) or not listed:
         return {}

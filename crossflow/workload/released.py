@@ -15,7 +15,9 @@ from typing import Any
 from crossflow.base.formats import FORMATS
 from crossflow.workload.spec import TransformerSpec
 
+CONFIG = "config.json"  # what describes a model in a folder of Hugging Face
 SERVED = "served"  # key of a preset
+MTP_NOTE = "layers of multi-token prediction run in training only; a service that guesses with them has serving.speculation"
 TYPES = ("dtype", "weight_dtype", "weight_dtypes", "wide_layers")  # keys of a workload that say types of weights and products
 # Types of weights whose activations engines quantise too; beside other types of 4 bits they stay in 16 (vLLM, docs/features/quantization).
 MULTIPLIED = ("fp8", "fp8_block", "nvfp4")
@@ -80,3 +82,28 @@ def unsaid_types(spec: TransformerSpec, given: Mapping[str, Any], rates: Collect
             f"{path.name} is of a checkpoint in {word.upper()} by its name, but neither it nor a hf_quant_config.json beside it says so: "
             f"weights are counted in {spec.dtype}; --set workload.{key}={kind} changes that"
         )
+
+
+def file_notes(spec: TransformerSpec, given: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on what a workload takes from a ``config.json`` where it gives nothing itself.
+
+    Parameters
+    ----------
+    spec : the workload as it was read.
+    given : its own keys, ``model`` among them; other models than a ``config.json`` have no notes.
+    """
+    name = Path(str(given["model"])).name
+    if not name.endswith(".json"):
+        return
+    prompted = spec.serves and spec.prompt  # which counts in the place of the sequence
+    if "sequence" not in given and spec.image is None and not prompted:
+        yield f"sequence = {spec.sequence} is the longest that {name} allows; give workload.sequence to change it"
+    if "global_batch" not in given and not spec.arrives:  # then as many are in flight as come and go
+        yield f"global_batch = {spec.global_batch} because {name} gives none; give workload.global_batch to change it"
+    if spec.diffusion and spec.diffusion.text_tokens and "text_tokens" not in (given.get("diffusion") or {}):
+        tokens = spec.diffusion.text_tokens
+        yield f"diffusion.text_tokens = {tokens}, as pipelines pad them; give workload.diffusion.text_tokens to change it"
+    if spec.cross_tokens and "cross_tokens" not in given:
+        yield f"cross_tokens = {spec.cross_tokens}, an image of as many tiles as there can be; give workload.cross_tokens to change it"
+    if spec.notes and "notes" not in given:
+        yield spec.notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -22,17 +22,11 @@ from crossflow.base.limits import (
     PositiveInt,
     Whole,
 )
-from crossflow.program.file import read_program
-from crossflow.program.program import Program
 from crossflow.workload.adapters import BASE_BITS, AdapterTarget, BaseType
 from crossflow.workload.contradictions import contradictions
-from crossflow.workload.described import described
 from crossflow.workload.diffusion import DiffusionSpec
 from crossflow.workload.frozen import RANGE, check_entries, frozen_layers
-from crossflow.workload.gemm import gemm
-from crossflow.workload.graph import Graph
 from crossflow.workload.job import JobTask
-from crossflow.workload.lstm import lstm
 from crossflow.workload.serving_spec import ServingSpec
 from crossflow.workload.shared_words import (
     OPTIMIZER_STATES,
@@ -49,6 +43,10 @@ from crossflow.workload.shared_words import (
 from crossflow.workload.statespace import SHIFTS, Recurrence, StateSpace
 from crossflow.workload.traits import WorkloadSpec
 from crossflow.workload.transformer import LayerType, Selection, Transformer
+
+if TYPE_CHECKING:
+    from crossflow.program.program import Program
+    from crossflow.workload.graph import Graph
 
 
 class LstmSpec(WorkloadSpec):
@@ -79,6 +77,8 @@ class LstmSpec(WorkloadSpec):
 
     def graph(self, **sizes: Any) -> Graph:
         """Compute graph of one step; `sizes` stand for its own, as arrays over design points."""
+        from crossflow.workload.lstm import lstm
+
         return lstm(
             **{**self.sizes, **sizes},
             layers=self.layers,
@@ -111,6 +111,8 @@ class GemmSpec(WorkloadSpec):
 
     def graph(self, **sizes: Any) -> Graph:
         """Compute graph of one step; `sizes` stand for its own, as arrays over design points."""
+        from crossflow.workload.gemm import gemm
+
         return gemm(**{**self.sizes, **sizes}, dtype=self.dtype, training=self.task == "training")
 
 
@@ -780,6 +782,8 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
 
     def transformer(self) -> Transformer:
         """The model as layers of weight matrices."""
+        from crossflow.workload.described import described
+
         return described(self)
 
 
@@ -841,6 +845,8 @@ class ProgramSpec(WorkloadSpec):
     @functools.cached_property
     def program(self) -> Program:
         """What the file holds; SpecError with every problem of it."""
+        from crossflow.program.file import read_program
+
         return read_program(self.file)
 
     @property

@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from crossflow.base.arrays import Index
-from crossflow.workload.dlrm import Dlrm, Encoder
-from crossflow.workload.transformer import Layer, Transformer
 
 Stackable = TypeVar("Stackable")
 Ids = tuple[int, ...]  # of objects that live as long as what is known of them
-NAMED: tuple[Any, ...] = (Layer, Transformer, Dlrm)  # whose names are for people, and may differ
-EXACT = ((Encoder, "layers"),)  # numbers that count units: points share them
+# By the names of classes, so that a model of one kind does not import those of the others.
+NAMED = ("Layer", "Transformer", "Dlrm")  # whose names are for people, and may differ
+EXACT = (("Encoder", "layers"),)  # numbers that count units: points share them
 
 
 def structures(models: Sequence[Any]) -> list[list[int]]:
@@ -95,7 +94,7 @@ def _told(values: list[Any], alike: set[Ids]) -> list[Hashable] | None:
     if all(value is first for value in values):
         return None
     if len(set(map(type, values))) == 1 and is_dataclass(first):
-        columns = ((list(map(attrgetter(name), values)), (type(first), name) in EXACT) for name in _names(first))
+        columns = ((list(map(attrgetter(name), values)), (type(first).__name__, name) in EXACT) for name in _names(first))
         return next((told for told in (_exactly(column) if exact else _told(column, alike) for column, exact in columns) if told), None)
     lengths = [len(value) if isinstance(value, tuple) else -1 for value in values] if isinstance(first, tuple) else []
     if lengths and lengths.count(lengths[0]) == len(lengths):
@@ -130,4 +129,4 @@ def _names(model: Any) -> tuple[str, ...]:
 
 @functools.cache
 def _names_of(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind) if not (kind in NAMED and field.name == "name"))
+    return tuple(field.name for field in fields(kind) if not (kind.__name__ in NAMED and field.name == "name"))

@@ -36,10 +36,10 @@ import yaml
 from pydantic import BaseModel, WithJsonSchema
 
 import crossflow
-from crossflow.answers import bands, scenario
+from crossflow.answers import bands
 from crossflow.answers.evaluation.likeness import TOKENS
 from crossflow.answers.evaluation.timelines import simulate
-from crossflow.answers.scenario_file import ScenarioFile
+from crossflow.answers.scenario_file import RunLength, ScenarioFile
 from crossflow.answers.search import settings
 from crossflow.answers.study import size, spaces, spec
 from crossflow.answers.study.plots import spec as plots
@@ -256,7 +256,7 @@ WRITTEN = {
 SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | None], ...]], ...] = (
     ("Scenario", (
         ("Top level", ScenarioFile, None),
-        ("Length of a run: `run`", scenario.RunLength, None),
+        ("Length of a run: `run`", RunLength, None),
         ("`failures` of a run: a cause, `NAME: {rate: 2 1/year, per: node, detection: 5 min}`", reliability.CauseSpec, None),
         ("Reliability files, which `failures` of a run names", reliability.ReliabilitySpec, None),
         ("Post-training: `job`", post_training.PostTrainingSpec, None),
@@ -1060,6 +1060,7 @@ def _published_memory(sheet: Architecture) -> Any:
 
 # What the README says of some figures of `crossflow bench`, by name, and how it shows their values.
 SPEEDS = {
+    "predict_first": "the first prediction in a fresh process, by the names of a model and a system: start and choice of a strategy included",
     "predict_changed": "one prediction of the case study (LSTM language model, 512 devices; 65,536 devices take as long)",
     "points_per_second": "technology and budget points of it",
     "study_points_per_second": "random designs of it, written to disk by a study; a million take 140 MB of memory",

@@ -363,8 +363,8 @@ def runs(draw):
     causes = {
         "gpu": {
             "rate": draw(quantities(0.001, 9, "1/year")),
-            "per": draw(pick(["device", "node", "job"])),
             "detection": draw(quantities(0.1, 60, "min")),
+            **draw(pick([{"per": "device"}, {"per": "node"}, {"per": "job"}, {"per": "domain", "nodes": 3}])),
         }
     }
     if sometimes(draw, 2):
@@ -382,6 +382,8 @@ def runs(draw):
         run["elastic"] = draw(st.booleans())
     if sometimes(draw):
         run["restart"] = {"schedule": draw(quantities(0.1, 30, "min"))}
+    if sometimes(draw):
+        run["jitter"] = {"spread": draw(pick([0.01, 0.2])), "per": draw(pick(["device", "node"]))}
     return {**document, "run": run}
 
 

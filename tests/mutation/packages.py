@@ -27,15 +27,16 @@ TESTS = {
     "expert_overlap materialise sparse statespace rwkv adapters served_adapters families pass_anchors cache_anchors table_anchors tiers",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters expert_pools "
-    "rising_rates images",
-    "engine/lasting": "lasting lasting_runs saving validation_goodput lasting_shown",
+    "rising_rates images arriving",
+    "engine/lasting": "lasting jitter lasting_runs saving validation_goodput lasting_shown",
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
     "faster_links rising_rates serve serving congestion congestion_services images",
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
-    "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links draft_anchors engine_anchors",
+    "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links draft_anchors engine_anchors "
+    "arriving",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
     "transformer_step switches",

@@ -193,3 +193,19 @@ def test_a_configuration_names_models_of_transformers_and_no_other_code(tmp_path
     config, kind = importlib.import_module("crossflow.evidence.torch.huggingface")._config(path)
     assert not hasattr(config, "auto_map")
     assert kind is transformers.LlamaForCausalLM
+
+
+def test_keys_and_values_of_groups_of_heads_are_cut_by_columns_without_a_plan(tmp_path):
+    """StableLM carries no plan. Its keys and values, of two heads for four, are narrower than what they read, and end nothing: tensor ranks
+    halve every matrix of its layers."""
+    given = config(tmp_path, "stablelm", **FEW)
+    alone, two = record(given, batch=2, sequence=32), record(given, world_size=2, parallel="tp=2", batch=2, sequence=32)
+
+    def widths(program):
+        kernels = [program.kernels[i] for op in program.ops if op.phase == "forward" and "layers" in op.layer for i in op.kernels]
+        return Counter((one.n, one.k) for one in kernels if isinstance(one, Product))
+
+    columns, rows = {(64, 64): 4, (32, 64): 4, (128, 64): 4}, {(64, 128): 2}  # queries and results, keys and values, gate and up; down
+    assert widths(alone) == {**columns, **rows}
+    assert widths(two) == {(32, 64): 2, (64, 32): 2, (16, 64): 4, (64, 64): 4 + 2}
+    assert two.memory[0]["weights"] < 0.51 * alone.memory[0]["weights"]

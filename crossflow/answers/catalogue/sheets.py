@@ -24,8 +24,9 @@ from crossflow.hardware.technology.library import KINDS, library_document, load_
 from crossflow.parallel.strategy.mesh import sizes_text
 from crossflow.program.file import is_program, read_program
 from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.huggingface import CONFIG, MTP_NOTE, file_notes, huggingface_document
+from crossflow.workload.huggingface import huggingface_document
 from crossflow.workload.kinds import MODELS
+from crossflow.workload.released import CONFIG, MTP_NOTE, file_notes
 from crossflow.workload.spec import TransformerSpec
 
 _TEMPLATES = {"generated": "generated template", "datasheet": "datasheet device", "system": "system of devices"}

@@ -42,7 +42,6 @@ from crossflow.base.arrays import Array, Index, Mask, numbered
 from crossflow.base.errors import CrossflowError
 from crossflow.base.limits import shown
 from crossflow.base.paths import value_at, with_quantities
-from crossflow.hardware.architecture.generator import for_choices
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
@@ -246,8 +245,12 @@ def _built(
 
     def with_choices(place: str) -> SystemSpec:
         spec, section = scenario.system.places[place], place.split(".")
+        if not isinstance(spec, GeneratedSystem):
+            return spec
+        from crossflow.hardware.architecture.generator import for_choices
+
         own = files.held(scenario.document.data, (*section, "components")) or {}
-        return for_choices(spec, library_of(place), chosen[place], own) if isinstance(spec, GeneratedSystem) else spec
+        return for_choices(spec, library_of(place), chosen[place], own)
 
     system = with_choices("system")
     if system.pools:

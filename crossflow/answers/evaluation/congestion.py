@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps import own_step
 from crossflow.base.arrays import plain
 from crossflow.cost.network import LaidGroups
-from crossflow.hardware.mapping.congestion import TAIL, Slowdown
+from crossflow.hardware.architecture.network import TAIL
+
+if TYPE_CHECKING:
+    from crossflow.hardware.mapping.congestion import Slowdown
 
 CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from crossflow.answers.evaluation import evaluate
-from crossflow.answers.evaluation.remedies import Remedy
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.base.errors import CrossflowError
 from crossflow.workload.spec import TransformerSpec
+
+if TYPE_CHECKING:
+    from crossflow.answers.evaluation.remedies import Remedy
 
 WIDE, NARROW = ("bf16", "fp16"), ("fp8", "int8", "int4")  # types of weights, the widest first
 
@@ -17,6 +21,8 @@ def fewer_bits(scenario: Scenario) -> tuple[Remedy, ...]:
     spec = scenario.workload
     if not isinstance(spec, TransformerSpec) or spec.trains_transformer or spec.weight_dtype is not None or spec.dtype not in WIDE:
         return ()
+    from crossflow.answers.evaluation.remedies import Remedy
+
     for kind in NARROW:
         try:
             made = variant(scenario, {"workload.weight_dtype": kind})

@@ -16,7 +16,7 @@ from crossflow.answers.steps.batch import Fleet
 from crossflow.answers.steps.members import Members
 from crossflow.base.arrays import Array, wide
 from crossflow.base.errors import CrossflowError, did_you_mean, either, with_article
-from crossflow.engine.runs.service import TAILS
+from crossflow.engine.runs.outcome import TAILS
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import RunCost, load_of, node_power, operation_of, product, run_cost
 from crossflow.hardware.architecture.system import reference_peak
@@ -74,7 +74,7 @@ SITE = ("host_power", "pue", "carbon_intensity")  # of an operation, what a pool
 # What columns of a run begin with that only an interrupted one has.
 INTERRUPTED = tuple(f"run.{name}" for name in ("goodput", "undisturbed", "interruptions", "mean_time", "spares", "nodes_in", "checkpoint",
     "restart", "saving", "lost_work", "detection", "waiting", "maintenance", "shrunk", "slowed", "cause.", "time_low",
-    "time_high"))  # fmt: skip
+    "time_high", "mean_step", "p99_step"))  # fmt: skip
 
 PROMPTS = frozenset(SERVING) - {"tpot_s", "input_throughput_tokens_per_s"}  # of decode, those that take the reading of prompts too
 

@@ -18,10 +18,11 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
-from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, LongRun, SlowCause, TimeShares
+from crossflow.engine.lasting.jitter import exceeded, slowest
+from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, Jitter, LongRun, SlowCause, TimeShares
 from crossflow.engine.lasting.renewal import best_spares, expected, first_of_bursts
 from crossflow.engine.lasting.saving import written_beside
-from crossflow.engine.lasting.spec import CheckpointSpec, Reliability, RestartSpec, common, rates
+from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, Reliability, RestartSpec, common, rates
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import RunCost
 from crossflow.hardware.architecture.template import SystemSpec
@@ -78,6 +79,8 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
         planned=points(0.0) if maintenance is None else 1.0 / maintenance.every,
         maintenance=points(0.0) if maintenance is None else maintenance.length, slow=_slow(spec, score.devices, nodes),
     )  # fmt: skip
+    if length.jitter is not None:
+        run = replace(run, jitter=_jitter(length.jitter, score, nodes))
     if length.elastic == "reroute":
         run = replace(run, idle=share_of(score.breakdown.get("bubble", np.zeros(1)), score.step_time))
     given = length.spares
@@ -87,29 +90,32 @@ def interrupted(scenario: Scenario, system: SystemSpec, device: Architecture, sc
 
 def _causes(spec: Reliability, devices: Array, nodes: Array, restart: Array, end: str = "rate") -> tuple[FailureCause, ...]:
     """Interruptions of jobs of so many devices and nodes, at an end of the interval of their rates; restarts take so long. [s]"""
-    many = _units(devices, nodes)
     stopping = {name: one for name, one in spec.causes.items() if one.slowdown is None}
-    all_of_it = [getattr(rates(spec, name), end) * many[one.per] for name, one in stopping.items()]
+    all_of_it = [getattr(rates(spec, name), end) * one.many(devices, nodes) for name, one in stopping.items()]
     first = first_of_bursts(all_of_it, [one.again for one in stopping.values()], restart)
     return tuple(
-        FailureCause(name=name, rate=rate, detection=one.detection + one.diagnosis, repair=one.repair, silent=one.silent, again=one.again)
+        FailureCause(name=name, rate=rate, detection=one.detection + one.diagnosis, repair=one.repair, silent=one.silent, again=one.again,
+                     domain=one.domain)
         for (name, one), rate in zip(stopping.items(), first, strict=True)
-    )
+    )  # fmt: skip
 
 
 def _slow(spec: Reliability, devices: Array, nodes: Array, end: str = "rate") -> tuple[SlowCause, ...]:
     """What slows such jobs and does not stop them, likewise."""
-    many = _units(devices, nodes)
     return tuple(
-        SlowCause(name=name, rate=getattr(rates(spec, name), end) * many[one.per], length=one.detection + one.diagnosis,
+        SlowCause(name=name, rate=getattr(rates(spec, name), end) * one.many(devices, nodes), length=one.detection + one.diagnosis,
                   slowdown=one.slowdown)
         for name, one in spec.causes.items() if one.slowdown is not None
     )  # fmt: skip
 
 
-def _units(devices: Array, nodes: Array) -> Mapping[str, Array]:
-    """How many there are of what a rate may be of. [1]"""
-    return {"device": devices, "node": nodes, "job": points(1.0)}
+def _jitter(spec: JitterSpec, score: Score, nodes: Array) -> Jitter:
+    """How the steps of such jobs vary: their computing does, which is what a step neither waits nor sends for."""
+    waits = sum((score.breakdown[part] for part in ("exposed_communication", "bubble") if part in score.breakdown), np.zeros(1))
+    computing = 1.0 - share_of(np.where(np.isfinite(waits), waits, 0.0), score.step_time)
+    units = {"device": score.devices, "node": nodes}[spec.per]
+    step = np.where(np.isfinite(score.step_time), score.step_time, 1.0)
+    return Jitter(spread=spec.spread * computing, units=units, step=step, law=spec.law)
 
 
 def saved_state(scenario: Scenario, system: SystemSpec, device: Architecture, score: Score, members: Members) -> SavedState:
@@ -227,6 +233,9 @@ def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration:
         **{f"{kind}_share": shares.shares[kind] for kind in KINDS_OF_TIME[1:]},
         **{f"cause.{name}_share": share for name, share in shares.by_cause.items() if name != "maintenance"},
     }  # fmt: skip
+    if run.jitter is not None:
+        figures["mean_step_s"] = run.jitter.step * slowest(run.jitter)
+        figures["p99_step_s"] = run.jitter.step * exceeded(run.jitter, 0.01)
     return {name: wide(values, len(shares.goodput)) for name, values in figures.items()}
 
 
@@ -246,6 +255,9 @@ def levers(run: LongRun) -> Iterator[tuple[str, Array, LongRun]]:
     for name in ("stall", "commit", "restart", "planned", "maintenance"):
         if np.any(getattr(run, name) > 0):
             yield name, getattr(run, name), replace(run, **{name: 0.9 * getattr(run, name)})
+    if run.jitter is not None and np.any(run.jitter.spread > 0):
+        spread = run.jitter.spread
+        yield "jitter.spread", spread, replace(run, jitter=replace(run.jitter, spread=0.9 * spread))
     if np.any(run.spares > 0):
         yield "spares", run.spares, replace(run, spares=np.ceil(1.1 * run.spares))
 
@@ -275,6 +287,8 @@ def notes_of_run(scenario: Scenario, found: Mapping[str, float | None]) -> Itera
     length, spec = scenario.run, scenario.reliability
     assert length is not None
     assert spec is not None
+    if not spec.causes:  # nothing to come back from
+        return
     assumed = dict.fromkeys(spec.assumed)
     said, checkpoint = length.restart or RestartSpec(), length.checkpoint or CheckpointSpec()
     for part in ("schedule", "warm_up"):

@@ -41,7 +41,6 @@ from crossflow.hardware.architecture.system import resolve
 from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, SystemSpec
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.workload.attended import FORMS
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.kinds import Workload
 from crossflow.workload.spec import GemmSpec, TransformerSpec
 
@@ -99,7 +98,7 @@ def kind_of(workload: Workload) -> str:
     """Kind of a workload; nothing for one of which no kind of run was ever measured."""
     if isinstance(workload, GemmSpec):
         return "matrix products" if workload.task == "forward" else ""
-    if isinstance(workload, DlrmSpec):
+    if workload.model == "dlrm":
         return "training of recommendation models"
     if not isinstance(workload, TransformerSpec):
         return ""

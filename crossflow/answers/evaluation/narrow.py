@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps.transformers import own_laid
 from crossflow.base.formats import DTYPE_BYTES, HALF, with_like
-from crossflow.cost.experts import expert_library, grouped_costs
 from crossflow.cost.machine import Machine
 from crossflow.hardware.architecture.execution import ExpertLibrary
 from crossflow.hardware.architecture.template import GeneratedSystem
@@ -59,6 +58,8 @@ def unused_sparsity(scenario: Scenario) -> Iterator[str]:
 def _times(tables: Sequence[KernelTable], runs_on: Machine, dtype: str) -> tuple[float, ExpertLibrary] | None:
     """Time of one layer of each kind in a step, were its experts in a type, and the library of them; None where none was measured. [s]"""
     architecture, stack, total, found = runs_on.architecture, runs_on.stack, 0.0, None
+    from crossflow.cost.experts import expert_library, grouped_costs
+
     for table in tables:
         found = expert_library(architecture, stack.kernels.experts_of(dtype, exchanged=table.exchanged), dtype)
         if found is None or dtype not in architecture.throughput:

@@ -15,7 +15,7 @@ from crossflow.answers.evaluation.figures import usual_figure, usual_objective
 from crossflow.answers.explanation.dividing import checked, count_path, legal, undecided
 from crossflow.answers.points import variant, varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import Score
+from crossflow.answers.score import Score, taken
 from crossflow.base import files
 from crossflow.base.arrays import Index
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
@@ -223,7 +223,12 @@ def best_first(scenario: Scenario, score: Score) -> Index:
 def chosen_first(scenario: Scenario, score: Score) -> Index:
     """Places of points as `best_first` has them; of those that fit, the ones that leave memory to spare come first."""
     order, last = best_first(scenario, score), np.where(score.feasible, score.tight(), 2)
-    return order[np.argsort(last[order], kind="stable")]
+    found = order[np.argsort(last[order], kind="stable")]
+    if not score.feasible.any():
+        return found
+    fits = order[: int(score.feasible.sum())]
+    first = fits[taken(usual_figure(scenario, score)[fits], score.tight()[fits])]
+    return np.array([first, *found[found != first]])
 
 
 # ------------------------------------------------------------------------------------------ texts

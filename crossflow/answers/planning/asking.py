@@ -46,7 +46,7 @@ from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
 from crossflow.hardware.architecture.system import template_name
 from crossflow.parallel.strategy.reading import every_strategy
-from crossflow.workload.huggingface import CONFIG
+from crossflow.workload.released import CONFIG
 from crossflow.workload.requests.record import RequestTrace
 
 

@@ -23,7 +23,7 @@ from crossflow.answers.planning.planner import Survey, legal_of, sampled, survey
 from crossflow.answers.planning.plans import JobPlan, Plans, RankedPlan, RefusedPlans, figure, ranked
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, strategy_of
-from crossflow.answers.score import Score, larger_is_better
+from crossflow.answers.score import Score, larger_is_better, taken
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.plan import Plan
@@ -179,7 +179,8 @@ def _listed(
             _count(problems, str(one.score.why(i)), 1, _named(one.points[i]))
     shown = runs[:top] if runs else places[:NEAREST]
     rows = tuple(one.row(scenario, i, k + 1 if runs else None, objective, margin) for k, (one, i) in enumerate(shown))
-    chosen = next((row for row in rows if row.feasible and not row.tight), rows[0] if runs else None)
+    costs, tight = np.array([one.cost[i] for one, i in shown]), np.array([row.tight for row in rows])
+    chosen = rows[taken(costs, tight)] if runs else None
     return Plans(
         scenario=scenario, objective=objective, margin=margin, plans=rows, chosen=chosen,
         own=_own(scenario, objective, margin), legal=legal, tried=len(places), fitting=len(runs),

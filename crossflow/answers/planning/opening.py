@@ -16,10 +16,9 @@ from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError, SpecError, StrategyError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.system import template_name
-from crossflow.parallel.strategy.graphs import GIVEN
-from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.kinds import ANY, GIVEN
 from crossflow.parallel.strategy.reading import AUTO
-from crossflow.workload.huggingface import CONFIG
+from crossflow.workload.released import CONFIG
 
 ScenarioSource = str | Path | Mapping[str, Any] | Scenario | Document
 SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".toml")  # endings of launch files, which no scenario has

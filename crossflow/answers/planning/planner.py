@@ -9,22 +9,20 @@ import numpy as np
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.figures import check_objective, usual_objective
-from crossflow.answers.evaluation.remedies import remedies
 from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario, check_steady, divides
-from crossflow.answers.score import MARGIN, OVERFULLS, Score, larger_is_better, scatter
+from crossflow.answers.score import CRAMPED, MARGIN, OVERFULLS, Score, larger_is_better, scatter, taken
 from crossflow.answers.sections import of_other_makers
 from crossflow.answers.steps.machines import machine
 from crossflow.answers.steps.members import LegalStrategies
-from crossflow.base.arrays import Array, Index
+from crossflow.base.arrays import Array, Index, different
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
 from crossflow.hardware.architecture.connected import unconnected
-from crossflow.parallel.strategy.graphs import GIVEN
-from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.kinds import ANY, GIVEN
 from crossflow.parallel.strategy.mesh import RECOMPUTE, Mesh
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import AnyStrategy, as_text, as_texts, legal_strategies, undivided
@@ -36,6 +34,7 @@ GOLDEN = (5.0**0.5 - 1.0) / 2.0
 LARGEST = 64  # times as many devices, at most, that are tried where nothing fits
 NEAREST = 3  # plans that are listed where none fits
 PLACED = 40  # strategies that are tried with each placement of tensors on a second memory
+CRAMPED_TAKEN = f"a tight plan is the one to take: every one that leaves the margin is more than {CRAMPED:g} times as bad"
 RANKED = 1e-9  # relative difference within which two values are equal
 
 
@@ -82,7 +81,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     objective : column of a score that orders them, the largest value first where larger is better; the step time where absent, of a
         service the time of a whole request.
     margin : share of a device's memory that should be left. Plans that leave less are marked as tight, and none of them is chosen
-        while another fits. [1]
+        while another fits that is not several times as bad. [1]
     engines : of a job that writes answers, whether the plan of its engines and their share of the devices are chosen too.
 
     Raises
@@ -121,8 +120,8 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
     order, placed = found.order, len(found.strategies) - len(divided.strategies)
     if len(order) and not np.isfinite(found.cost[order]).any():
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
-    room = order[~found.score.tight(margin)[order]]
-    chosen = int([*room, *order][0]) if len(order) else None
+    tight = found.score.tight(margin)[order]
+    chosen = int(order[taken(found.cost[order], tight)]) if len(order) else None
     shown = _shown(found, top, chosen)
     texts = texts_of(scenario, [found.strategies[i] for i in shown])
     rows = _rows(scenario, texts, found, objective, margin)
@@ -137,10 +136,13 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
         legal=len(legal) + placed,
         tried=len(found.strategies),
         fitting=len(order),
-        tight=len(order) - len(room),
+        tight=int(tight.sum()),
         refusals=refusals,
         remedies=() if len(order) else _remedies(scenario, texts[0]),
-        notes=_notes(scenario, len(made) + placed, len(found.strategies), refusals),
+        notes=(
+            *_notes(scenario, len(made) + placed, len(found.strategies), refusals),
+            *((CRAMPED_TAKEN,) if chosen is not None and found.score.tight(margin)[chosen] and not tight.all() else ()),
+        ),
     )
 
 
@@ -267,7 +269,7 @@ def _own(scenario: Scenario, found: Survey, objective: str, margin: float) -> Ra
 def _refusals(scenario: Scenario, found: Survey) -> Iterator[RefusedPlans]:
     """Why strategies fail, those with one reason together, each with the one that is nearest to working."""
     score, lacking = found.score, found.lacking
-    for code in np.unique(score.reason[~score.feasible & (score.reason >= 0)]):
+    for code in different(score.reason[~score.feasible & (score.reason >= 0)]):
         points = np.flatnonzero(~score.feasible & (score.reason == code))
         memory = score.reasons[code] in OVERFULLS
         nearest = int(points[lacking[points].argmin()]) if memory else int(points[0])
@@ -283,6 +285,8 @@ def _remedies(scenario: Scenario, nearest: str) -> tuple[str, ...]:
         return ()
     if not isinstance(made.strategy, Plan):
         return tuple(_on_more_devices(scenario))
+    from crossflow.answers.evaluation.remedies import remedies
+
     own = remedies(made.job().own, made.strategy, made.workload_batch, machine(made, made.architecture))
     from crossflow.answers.evaluation.fewer_bits import fewer_bits  # only where nothing fits
 

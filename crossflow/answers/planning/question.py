@@ -18,9 +18,8 @@ from crossflow.hardware.architecture.connected import unconnected
 from crossflow.hardware.architecture.system import resolve, template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
-from crossflow.program.file import is_program
-from crossflow.workload.huggingface import CONFIG, huggingface_document
 from crossflow.workload.kinds import MODELS
+from crossflow.workload.released import CONFIG
 from crossflow.workload.spec import ImageSpec
 
 TOKENS = 4 * 2**20  # of a training step, where a model says nothing of its batch: usual for large language models
@@ -87,9 +86,23 @@ class Question:
         return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
 
 
+def of_template(setting: str) -> str:
+    """A setting that only names the system as one of its template, beside which the devices stay that are asked for in another way.
+
+    >>> of_template("system=dgx-h100"), of_template("system={template: dgx-h100, nodes: 2}"), of_template("run.steps=9")
+    ('system.template=dgx-h100', 'system={template: dgx-h100, nodes: 2}', 'run.steps=9')
+    """
+    path, _, name = setting.partition("=")
+    return f"system.template={name}" if path == "system" and name.lstrip()[:1] not in ("", "{", "[") else setting
+
+
 def names_program(model: str) -> bool:
     """Whether a model is the file of a program, which says by itself how it is divided."""
-    return model.endswith((".json", ".json.gz")) and Path(model).name != CONFIG and Path(model).is_file() and is_program(model)
+    if not model.endswith((".json", ".json.gz")) or Path(model).name == CONFIG or not Path(model).is_file():
+        return False
+    from crossflow.program.file import is_program
+
+    return is_program(model)
 
 
 def _title(model: str) -> str:
@@ -110,7 +123,7 @@ def _check_network(named: str, section: Any) -> None:
 def _config(model: str) -> Path | None:
     """The file of Hugging Face that describes a model, by its path, whatever its name, or by its folder; None for all other models."""
     path = Path(model)
-    if path.name == CONFIG or (path.suffix == ".json" and path.is_file() and not is_program(path)):
+    if path.name == CONFIG or (path.suffix == ".json" and path.is_file() and not names_program(model)):
         return path
     if path.is_dir():
         if not (path / CONFIG).is_file():
@@ -141,7 +154,9 @@ def _assumed(section: Any, workload: Any, config: Path | None) -> Iterator[tuple
 def _of_requests(task: str, workload: Mapping[str, Any], model: Mapping[str, Any], devices: int) -> Iterator[tuple[str, int | None, str]]:
     """Lengths of a service's requests, and how many are served at once."""
     if "prompt" not in workload and isinstance(model.get("sequence"), int):
-        prompt = min(PROMPT, model["sequence"])
+        longest, written = model["sequence"], 0 if task == "prefill" else workload.get("output", OUTPUT)
+        room = longest - written if isinstance(written, int) else longest  # so that the answer fits behind it
+        prompt = max(min(PROMPT, room), min(PROMPT, longest) // 2, 1)
         yield "prompt", prompt, f"prompts of {prompt:,} tokens; --set workload.prompt=N changes that"
     if "output" not in workload and task != "prefill":
         yield "output", OUTPUT, f"{OUTPUT} tokens written for each request; --set workload.output=N changes that"
@@ -198,6 +213,8 @@ def _model(workload: Any, config: Path | None) -> Mapping[str, Any] | None:
     if config is not None:
         given = frozenset(".".join(map(str, path)) for path, _ in files.walk(workload))
         service = workload.get("task", "training") != "training"
+        from crossflow.workload.huggingface import huggingface_document
+
         return {"model": "transformer", **huggingface_document(config, service=service, given=given)[0].data}
     name = workload.get("model")
     if not isinstance(name, str) or name in MODELS:

@@ -21,7 +21,6 @@ from crossflow.answers.steps.members import own_members
 from crossflow.answers.steps.step import ScenarioStep
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.spec import TransformerSpec
 
 
@@ -39,7 +38,7 @@ def step_of(batch: PointBatch) -> ScenarioStep:
         from crossflow.answers.steps.transformers import transformer_step_of
 
         return transformer_step_of(batch)
-    if isinstance(workload, DlrmSpec):
+    if workload.model == "dlrm":
         from crossflow.answers.steps.recommendation import RecommendationStep
 
         return RecommendationStep(batch=batch)

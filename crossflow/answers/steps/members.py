@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,22 +18,22 @@ from crossflow.answers.points import chosen_of, groups, variant
 from crossflow.answers.scenario import COUNTS, Scenario, Sized, check_strategy, resized
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError
-from crossflow.engine.loops import COPIES
 from crossflow.hardware.architecture.switching import of_their_number
 from crossflow.hardware.technology.library import Choice
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.kinds import ANY
 from crossflow.parallel.strategy.mesh import Mesh
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.parallel.transform import assign_stages, divided
+from crossflow.program.blocks import COPIES
 from crossflow.program.program import Program
-from crossflow.workload.dlrm import DlrmJob
-from crossflow.workload.dlrm_spec import DlrmSpec
 from crossflow.workload.job import Job
-from crossflow.workload.jobs import dlrm_job, job_of, tokens_of
+from crossflow.workload.jobs import job_of, tokens_of
 from crossflow.workload.kinds import Workload
 from crossflow.workload.spec import GemmSpec, LstmSpec, TransformerSpec
 from crossflow.workload.stacked import chosen, stacked, structures
+
+if TYPE_CHECKING:
+    from crossflow.workload.dlrm import DlrmJob
 
 Settings = Mapping[str, Any]
 DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "sequence", "m", "n", "k")  # of graphs, which change no node
@@ -178,6 +178,8 @@ def _stacked_graphs(
     steps = [_steps(workload, unrolled=base.shares_devices) for workload in found]
     kept = [[(name, value) for name, value in workload if name not in DIMENSIONS] for workload in found]
     others = list(map(repr, zip(cut, steps, kept, strict=True)))
+    from crossflow.parallel.transform import divided
+
     for places in structures(list(zip(others, sizes, strict=True))):
         points, first = np.flatnonzero(np.isin(which, places)), found[places[0]]
         if len(places) == 1 or base.document.data.get("strategy") == ANY:
@@ -202,6 +204,8 @@ def _cut(workload: LstmSpec | GemmSpec, stages: int, known: dict[str, tuple[int,
     """Stage of every layer, from those `known` of workloads with the same layers; none where there is one stage."""
     layers = repr([(name, value) for name, value in workload if name not in ("global_batch", "sequence")])
     if layers not in known:
+        from crossflow.parallel.transform import assign_stages
+
         known[layers] = assign_stages(workload.graph(), stages) if stages > 1 else ()
     return known[layers]
 
@@ -251,7 +255,7 @@ def _batches(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> Itera
 
 def _nodes_of(workload: Any, nodes: tuple[int, int], place: int) -> str:
     """What of its nodes keeps a recommendation model apart: their devices; where tables are given to ranks, all, for each has its own."""
-    if not isinstance(workload, DlrmSpec):
+    if workload.model != "dlrm":
         return ""
     return str(nodes[0]) if workload.sharding is None else f"{nodes} {place}"
 
@@ -259,7 +263,7 @@ def _nodes_of(workload: Any, nodes: tuple[int, int], place: int) -> str:
 def _read(base: Scenario, ours: Mapping[str, Sequence[Any]], n: int) -> _Read:
     """What n points have in `ours`; an error is that of the first point that cannot be."""
     sizes = {path: values for path, values in ours.items() if path != "strategy"}
-    read, jobs = _Read(which=np.full(n, -1), strategies=[None] * n), dict[str, Job | DlrmJob]()
+    read, jobs = _Read(which=np.full(n, -1), strategies=[None] * n), dict[str, Any]()
     for settings, points in groups(sizes, n):
         sized = _sized(base, settings, ours, points)
         if sized is None:
@@ -297,7 +301,9 @@ def _job(base: Scenario, workload: Workload) -> Job | DlrmJob:
     """What a step of a model computes; that of the scenario itself is kept."""
     if isinstance(workload, TransformerSpec):
         return job_of(workload) if workload is base.workload else job_of.__wrapped__(workload)
-    assert isinstance(workload, DlrmSpec)  # the caller has looked
+    assert workload.model == "dlrm"  # the caller has looked
+    from crossflow.workload.jobs import dlrm_job
+
     return dlrm_job(workload)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,18 +18,21 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, Index
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.apart import ExpertPool
 from crossflow.engine.runs.memory import CACHE, memory
-from crossflow.engine.runs.service import Prefill, Service, Steady, at_rest, guessed, steady_state
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.hardware.architecture.template import ENCODING
+from crossflow.hardware.mapping.topology import GROUPED
 from crossflow.parallel.batches import laid_out, overlaps
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plans import encoder_plan, engine_devices, worker_plan
 from crossflow.program.groups import JobPart
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
-from crossflow.workload.traits import WorkloadSpec
+
+if TYPE_CHECKING:
+    from crossflow.engine.runs.apart import ExpertPool
+    from crossflow.engine.runs.service import Service, Steady
+    from crossflow.workload.traits import WorkloadSpec
 
 UNQUEUED = "a steady state knows no queue of images; give requests, which are replayed, or leave encode out"
 OF_A_REPLAY = "a steady state knows engines of one kind; give requests, which are replayed, or leave the pools out"
@@ -77,6 +81,8 @@ class ServiceStep(TransformerStep):
         layout, service = _cut(job, _at_work(layout, service), service, runs_on.stack)
         # A replay has its own times. What lies on other devices, or on a second memory, still follows from the balance.
         alone = service.prefill is None and service.experts is None and runs_on.architecture.second is None
+        from crossflow.engine.runs.service import at_rest, steady_state
+
         steady = (at_rest if alone and batch.scenario.requests is not None else steady_state)(job, layout, runs_on, service)
         beside = self._beside(steady, service, found, further)
         return Ran(
@@ -158,10 +164,10 @@ def handed_over(scenario: Scenario) -> float:
 
 
 def lies_somewhere(scenario: Scenario) -> bool:
-    """Whether it matters in which nodes engines are: of a network that others share, or of a fat tree, on devices of one kind."""
+    """Whether it matters in which nodes engines are: of a network that others share, or of nodes in groups, on devices of one kind."""
     inter = scenario.system.network.inter
     return inter.congestion is not None or (
-        inter.wiring == "fat-tree" and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
+        inter.wiring in GROUPED and not (scenario.system.pools or scenario.feeders or scenario.encoders or scenario.profile)
     )
 
 
@@ -233,6 +239,8 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, run
     plans = [worker_plan(one) for one in workloads]
     workers = column(lambda one: one.serving.prefill.workers if one.serving.prefill else 0)
     readers = [plan for plan in (plans[i] for i in which) if plan is not None]
+    from crossflow.engine.runs.service import Prefill, Service
+
     return Service(
         requests=np.where(rate > 0, np.inf, column(lambda one: one.global_batch)), rate=rate, prompt=tokens - hits, hits=hits,
         output=column(lambda one: one.output or 0), chunk=column(lambda one: one.serving.chunk or engine.chunk),
@@ -248,6 +256,8 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, run
 def _gained(workload: TransformerSpec) -> float:
     """Tokens that a step gives a request in the mean. [1]"""
     guesses = workload.serving.speculation
+    from crossflow.engine.runs.service import guessed
+
     return 1.0 if guesses is None else guessed(guesses.positions)
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from crossflow.answers.steps.batch import PointBatch, Ran
 from crossflow.cost.network import LaidGroups
-from crossflow.engine.runs.uneven import Uneven
-from crossflow.hardware.mapping.congestion import Slowdown
 
 if TYPE_CHECKING:
+    from crossflow.engine.runs.uneven import Uneven
     from crossflow.engine.timeline.record import Timeline
+    from crossflow.hardware.mapping.congestion import Slowdown
 
 FoundEvent: TypeAlias = tuple[tuple[str, str, str, int, str], float, float]  # identity, time [s], count
-Slowed: TypeAlias = Mapping[tuple[str, LaidGroups], Slowdown]  # what every collective between nodes loses
+Slowed: TypeAlias = "Mapping[tuple[str, LaidGroups], Slowdown]"  # what every collective between nodes loses
 
 
 class StepEvents(NamedTuple):

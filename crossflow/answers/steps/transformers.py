@@ -16,13 +16,9 @@ from crossflow.answers.steps.members import Members, own_members
 from crossflow.answers.steps.step import PlacedStage, ScenarioStep, Slowed, StepEvents
 from crossflow.base.arrays import Index
 from crossflow.cost.machine import Machine
-from crossflow.engine.runs.apart import ExpertPool
 from crossflow.engine.runs.memory import KINDS, Memory, memory
 from crossflow.engine.runs.outcome import BREAKDOWN, Outcome
 from crossflow.engine.runs.transformer import run_layers, transformer_step
-from crossflow.engine.runs.uneven import Uneven
-from crossflow.engine.runs.unlike import KindWork, UnlikePlans, unlike_plans, unlike_step
-from crossflow.engine.runs.unlike_prices import DeviceKind
 from crossflow.hardware.architecture.template import FEEDING
 from crossflow.parallel.batches import laid_out
 from crossflow.parallel.strategy.layout import Layout
@@ -33,6 +29,9 @@ from crossflow.workload.spec import TransformerSpec
 from crossflow.workload.stacked import chosen
 
 if TYPE_CHECKING:
+    from crossflow.engine.runs.apart import ExpertPool
+    from crossflow.engine.runs.uneven import Uneven
+    from crossflow.engine.runs.unlike import KindWork, UnlikePlans
     from crossflow.engine.timeline.record import Timeline
 
 HELD = (
@@ -149,7 +148,11 @@ class UnlikeStep(TransformerStep):
         ranks = layout.tp * layout.cp * layout.dp
         in_pools = [one.system.device_count / ranks for one in self._pools]
         stages = [layout.pp - sum(in_pools), *in_pools]
+        from crossflow.engine.runs.unlike_prices import DeviceKind
+
         kinds = tuple(DeviceKind(machine=one, stages=many) for one, many in zip(machines, stages, strict=True))
+        from crossflow.engine.runs.unlike import unlike_plans
+
         return unlike_plans(self.job, layout, kinds)
 
     @property
@@ -167,6 +170,8 @@ class UnlikeStep(TransformerStep):
         """See `ScenarioStep.run`."""
         plans, held = self.plans, self.held
         fits = np.flatnonzero(held.fits) if self.batch.fitting else np.arange(self.batch.n)
+        from crossflow.engine.runs.unlike import KindWork, unlike_step
+
         outcome, works = untimed(held), tuple[KindWork, ...]()
         if len(fits) == self.batch.n:
             outcome, works = unlike_step(plans)
@@ -230,6 +235,8 @@ def pool_of_experts(workloads: Sequence[TransformerSpec], which: Index, lies_on:
     mine = [plans[i] for i in which]
     cut = np.array([float(one.serving.experts.micro_batches) for one in workloads if one.serving.experts is not None])[which]
     layout = Layout.of(mine, np.array([float(plan.dp) for plan in mine]), lies_on.node)
+    from crossflow.engine.runs.apart import ExpertPool
+
     return ExpertPool(machine=lies_on, layout=layout, micro_batches=cut), replace(fleet, devices=layout.devices)
 
 

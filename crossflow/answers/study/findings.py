@@ -17,7 +17,7 @@ from crossflow.answers.explanation.parameters import parameters
 from crossflow.answers.explanation.uncertainty import entry_of, importance, interval, probability_better
 from crossflow.answers.points import division_notes, split, variant, varied
 from crossflow.answers.scenario import Scenario
-from crossflow.answers.score import INTERRUPTED, RANKED, WHOLE_RUN, larger_is_better, ranked_time, unit_of
+from crossflow.answers.score import RANKED, larger_is_better, unit_of
 from crossflow.answers.search.division import SPREAD
 from crossflow.answers.search.goals import LOSS, REGRET
 from crossflow.answers.search.portfolio import PortfolioProblem
@@ -44,7 +44,6 @@ Blocks = tuple[list[str], Iterable[Mapping[str, Sequence[Any]]]]  # names of the
 BEST = "best"  # folder of the best designs of several searches
 _LONG = re.compile(r"[+-]?\d{1,5}\.\d+")
 TIED = 5  # points that are named which cannot be told from the fastest
-TIMED = (*RANKED, WHOLE_RUN, INTERRUPTED)  # columns that say which point is the fastest
 SPOKEN = 3  # searches whose losses are told in sentences; those of all are in the table
 TOLD = 3  # pairs of a node and a memory without a division that are named
 TECHNOLOGY = "system.technology."
@@ -364,6 +363,11 @@ def _goal(study: Study) -> str:
     return names[0] if names and not set(names) & set(RANKED) and larger_is_better(names[0]) else ""
 
 
+def ranked_in(study: Study, columns: Collection[str]) -> str:
+    """The column that ranks a study's points; the step where it was not recorded."""
+    return study.ranked if study.ranked in columns else "step_time_s"
+
+
 class Fastest(NamedTuple):
     """The fastest point of a sweep: of those that fit, of all where none does."""
 
@@ -374,13 +378,13 @@ class Fastest(NamedTuple):
     fits: bool
 
 
-def fastest(columns: Mapping[str, Any]) -> Fastest:
+def fastest(study: Study, columns: Mapping[str, Any]) -> Fastest:
     """The fastest point, the first of those that are as fast, gone through a block at a time."""
-    names = ("feasible", *TIMED)
+    timing = ranked_in(study, columns)
     rows = feasible = 0
     best: dict[bool, tuple[float, int]] = {True: (np.inf, -1), False: (np.inf, -1)}
-    for block in tables.in_blocks(columns, names):
-        fits, times = np.asarray(block["feasible"], dtype=bool), tables.numbers(ranked_time(block))
+    for block in tables.in_blocks(columns, ("feasible", timing)):
+        fits, times = np.asarray(block["feasible"], dtype=bool), tables.numbers(block[timing])
         for state in (True, False):
             timed = np.where((fits == state) & np.isfinite(times), times, np.inf)
             place = int(timed.argmin())
@@ -407,7 +411,7 @@ def _at(columns: Mapping[str, Any], names: Iterable[str], places: Sequence[int])
 
 def _ties(study: Study, view: View, levels: Collection[str]) -> str:
     """The points that cannot be told from the fastest one of those that fit, where all do the same."""
-    best = fastest(view.columns)
+    best = fastest(study, view.columns)
     if best.rows < 2 or not best.feasible or not best.fits:
         return ""
     reach = reach_of_ties(study.scenario, study.paths, levels)
@@ -415,8 +419,9 @@ def _ties(study: Study, view: View, levels: Collection[str]) -> str:
         return ""
     named: list[int] = []
     count = first = 0
-    for block in tables.in_blocks(view.columns, ("feasible", *TIMED)):
-        times, fits = tables.numbers(ranked_time(block)), np.asarray(block["feasible"], dtype=bool)
+    timing = ranked_in(study, view.columns)
+    for block in tables.in_blocks(view.columns, ("feasible", timing)):
+        times, fits = tables.numbers(block[timing]), np.asarray(block["feasible"], dtype=bool)
         near = first + np.flatnonzero(fits & (times <= best.time * (1.0 + reach)))
         near = near[near != best.place]
         named += near[: TIED - len(named)].tolist()
@@ -539,7 +544,7 @@ def summary(study: Study, view: View, results: Sequence[searches.SearchResult]) 
     """One sentence: how many points, how many fit, the best."""
     if results:
         return _search_summary(results)
-    best = fastest(view.columns)
+    best = fastest(study, view.columns)
     text = f"{best.rows:,} {'point' if best.rows == 1 else 'points'}, {best.feasible:,} feasible"
     if goal := _goal(study):
         return f"{text}{_highest(study, view, goal)}"

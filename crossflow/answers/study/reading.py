@@ -6,14 +6,14 @@ import functools
 import itertools
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from crossflow.answers.evaluation.figures import usual_objective
 from crossflow.answers.points import STRATEGY, Together, as_shipped, by_path, is_together, read_together, split, variant
 from crossflow.answers.scenario import Scenario, check_no_part, check_strategy, from_document, scenario_document, spelled_out, strategy_of
-from crossflow.answers.score import INTERRUPTED, ITERATION, WHOLE_RUN
+from crossflow.answers.score import INTERRUPTED, WHOLE_RUN, of_run
 from crossflow.answers.search.division import SPREAD, BudgetDivision
 from crossflow.answers.search.shares import choices_of
 from crossflow.answers.settings import pointed
@@ -30,8 +30,7 @@ from crossflow.base import files
 from crossflow.base.drawing.words import label
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError
 from crossflow.base.files import Document, Path_
-from crossflow.parallel.strategy.graphs import GIVEN
-from crossflow.parallel.strategy.kinds import ANY
+from crossflow.parallel.strategy.kinds import ANY, GIVEN
 from crossflow.parallel.strategy.reading import AUTO
 
 BLOCK = 4096  # combinations that are looked at together
@@ -76,13 +75,26 @@ class Study:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Columns of the table beside the swept values; the strategy first, where it is the planner's, and the iteration of a job."""
-        job = self.scenario.post_training is not None and bool(self.spec.shown) and not self.spec.columns
-        return (
-            *((STRATEGY,) if self.planned and STRATEGY not in self.spec.shown else ()),
-            *((ITERATION,) if job else ()),
-            *self.spec.shown,
-        )
+        """Columns of the table beside the swept values; where the file names none, what ranks points stands before the step.
+
+        The strategy comes first, where it is the planner's.
+        """
+        first = [STRATEGY] if self.planned else []
+        if self.spec.shown and not self.spec.columns:
+            first += [INTERRUPTED] if self.ranked == WHOLE_RUN and INTERRUPTED in self.columns else []
+            first += [self.ranked]
+        return tuple(dict.fromkeys((*(name for name in first if name not in self.spec.shown), *self.spec.shown)))
+
+    @property
+    def ranked(self) -> str:
+        """The column of the times by which points are faster than others.
+
+        That of the whole run where points differ in `run`, which leaves steps as they are; else what a scenario like the study's is
+        judged by.
+        """
+        of_runs = WHOLE_RUN in self.columns and any(map(of_run, self.paths))
+        usual = WHOLE_RUN if of_runs else usual_objective(self.scenario)
+        return usual if usual in self.columns else "step_time_s"
 
     @property
     def divided(self) -> tuple[str, ...]:
@@ -131,8 +143,7 @@ class Study:
         names += [name for name in self.divided for plot in spec.plots if name in plot_columns(plot, self.divided)]
         names += [name for plot in spec.plots for name in (*plot_columns(plot, known), *getattr(plot, "where", {}))]
         names += [figure for run in self.runs for figure in run.problem.figures] if self.runs else ["step_time_s"]
-        names += [ITERATION] if self.scenario.post_training is not None else []
-        names += [INTERRUPTED, WHOLE_RUN] if self.scenario.reliability is not None else []
+        names += [self.ranked] if not self.runs else []
         names += [path for run in self.runs for path in run.problem.space.paths] if "parallel" in kinds else []
         shown = [name for plot in spec.plots for name in (getattr(plot, "x", None), *getattr(plot, "where", {}))]
         names += ["strategy"] if "heatmap" in kinds or any(name in PARTS for name in shown) else []
@@ -207,10 +218,21 @@ def _read(path: str | Path | Mapping[str, Any], base: Path | None, yes: bool, se
         with document.telling("uncertainty"):
             sampling = sweeps.sampling(spec.uncertainty, [scenario], every)
     anew = redivision(spec, scenario, every, document)
-    return Study(
+    study = Study(
         spec=spec, scenario=scenario, values=swept.values, together=swept.together, planned=planned_,
         document=document, runs=runs, sampling=sampling, redivision=anew,
     )  # fmt: skip
+    return study if spec.searches else replace(study, spec=_ranked_as(study))
+
+
+def _ranked_as(study: Study) -> StudyFile:
+    """The file of a sweep with what ranks its points as its objective, and in the plot that suits it, where it names no other."""
+    spec, given, figure = study.spec, study.document.data, study.ranked
+    changes: dict[str, Any] = {} if "objectives" in given else {"objectives": (figure,)}
+    if "plots" not in given:
+        named = {"name": figure.replace(".", "_"), "y": figure}
+        changes["plots"] = tuple(plot.model_copy(update=named if getattr(plot, "y", "") == "step_time_s" else {}) for plot in spec.plots)
+    return spec.model_copy(update=changes)
 
 
 def _with_goals(spec: StudyFile, scenario: Scenario, document: Document) -> StudyFile:
@@ -437,7 +459,7 @@ def _known(
     values = by_path(swept, together)
     named = (*spec.columns, *(spec.record if isinstance(spec.record, tuple) else ()), *(p.y for p in spec.plots if isinstance(p, DRAWN)))
     others = (*swept, *values, STRATEGY, *spec.space, *_shares(spec, scenario), *TEXTS, "feasible", "search", "evaluations", "violation")
-    asked = [name for name in named if name not in others]
+    asked = [name for name in (*named, *([WHOLE_RUN] if any(map(of_run, values)) else ())) if name not in others]
     settings = {**values, **{path: v for path, v in spec.space.items() if isinstance(v, list)}}
     if not spec.searches or (spec.portfolio is None and spec.uncertainty is None):
         return known_columns(scenario, settings, asked)

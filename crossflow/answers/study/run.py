@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from crossflow.answers.score import Score, ranked_time
+from crossflow.answers.score import Score
 from crossflow.answers.study import findings, parquet, records, searches, sweeps, tables
 from crossflow.answers.study.headlines import Hinges
 from crossflow.answers.study.planning import PlannedSearch
@@ -64,7 +64,7 @@ class StudyResult(Guided):
         """Row of the best design: of the first search that found one, or of the fastest point that fits; None where none fits."""
         if self.study.runs:
             return next((result.best.row for result in self.results if result.best.row is not None), None)
-        found = findings.fastest(self.view.columns)
+        found = findings.fastest(self.study, self.view.columns)
         return next(self.rows_from(found.place)) if found.fits else None
 
     def __len__(self) -> int:
@@ -396,7 +396,7 @@ class _Bar:
         first = 0 if settings is None or not draws else settings.evaluations * points  # before the first row
         again = draws and settings is not None and settings.each == "draw"
         each = 1 if settings is None or (draws and not again) else settings.draw_evaluations if again else settings.evaluations
-        self._report, self._first, self._each, self._total = report, first, each, first + each * rows
+        self._study, self._report, self._first, self._each, self._total = study, report, first, each, first + each * rows
         self._rows = self._seen = 0
         self._best = (True, np.inf)
 
@@ -410,7 +410,7 @@ class _Bar:
         """Rows that are done."""
         self._rows += count
         self._seen = self._first + self._each * self._rows
-        self._see(tables.numbers(ranked_time(columns)), ~np.array(columns["feasible"], dtype=bool))
+        self._see(tables.numbers(columns[findings.ranked_in(self._study, columns)]), ~np.array(columns["feasible"], dtype=bool))
 
     def _see(self, times: Array, infeasible: Mask) -> None:
         times = np.nan_to_num(times, nan=np.inf, posinf=np.inf)

@@ -27,7 +27,7 @@ from crossflow.answers.points import (
     written,
 )
 from crossflow.answers.scenario import Scenario, check_strategy, strategy_of
-from crossflow.answers.score import listed, no_column, unit_of
+from crossflow.answers.score import listed, no_column, of_run, unit_of
 from crossflow.answers.search.goals import Constraint
 from crossflow.answers.search.shares import FREE, budget_shares, free_ranges, held_shares
 from crossflow.answers.search.space import SMALLEST_SHARE, Options, Range, Shares, Space
@@ -325,10 +325,17 @@ def _forms(scenario: Scenario, settings: Mapping[str, Sequence[Any]]) -> Iterato
     chosen = {path: settings[path] for path in FORMING if path in settings}
     chosen |= {path: [written(scenario, path, values[0])] for path, values in settings.items() if path.startswith(OPERATION)}
     chosen |= {path: [written(scenario, path, max(values))] for path, values in settings.items() if path.endswith(STACKED)}
+    chosen |= {path: _of_each_kind(values) for path, values in settings.items() if of_run(path)}
     for values in itertools.product(*chosen.values()) if chosen else ():
         settings = dict(zip(chosen, values, strict=True))
         with contextlib.suppress(CrossflowError):  # a combination that makes no scenario is told where it is evaluated
             yield _divided(scenario, settings)
+
+
+def _of_each_kind(values: Sequence[Any]) -> list[Any]:
+    """One number of them, and all that are none: names and what is left out decide which figures there are, and no number does."""
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return [*numbers[:1], *(value for value in values if value not in numbers)]
 
 
 def _divided(scenario: Scenario, settings: Mapping[str, Any]) -> Scenario:

@@ -111,13 +111,14 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace, launch: Launch |
         said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}: {why}")
     elif not arguments.json and arguments.output is None:
         said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
-    said += _left_out(launch, found.text) if launch is not None and launch.kind == found.kind else []
-    for line in said:
+    for line in (*said, *left_out(launch, found.kind, found.text)):
         page.log(f"crossflow: {line}")
 
 
-def _left_out(launch: Launch, text: str) -> list[str]:
-    """A sentence on the flags of a launch file that are not in what is written, since they set nothing of a scenario."""
+def left_out(launch: Launch | None, kind: str, text: str) -> list[str]:
+    """A sentence on the flags of a launch file that are not in what is written for the same framework: they set nothing of a scenario."""
+    if launch is None or launch.kind != kind:
+        return []
     written = frozenset(re.split(r"[\s=]+", text))
     lacking = [[flag for flag in dict.fromkeys(one.flag for one in some) if flag not in written and not OF_CONFIG.match(flag)]
                for some in (launch.unmodelled, launch.ignored)]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -20,12 +20,15 @@ from crossflow.edges.cli.page import count, percent, percent_beside
 from crossflow.edges.cli.progress import progress
 from crossflow.edges.cli.varying import varied
 
+if TYPE_CHECKING:
+    from crossflow.edges.launch.launch import Launch
+
 PICTURES = (".png", ".svg")
 _REASONS = 5  # that a page shows
 
 
-def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str]) -> None:
-    """Plan fleets for the requests of a scenario, and write what is asked for."""
+def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str], launch: Launch | None = None) -> None:
+    """Plan fleets for the requests of a scenario, of a launch file where one describes it, and write what is asked for."""
     check_of_fleets(arguments.objective, arguments.margin)
     if arguments.diff:
         raise CrossflowError("--diff sets the flags of one service beside those of its best plan; without --diff fleets are planned")
@@ -58,6 +61,10 @@ def run(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence[str
         for note in other_engine(found[0].scenario, arguments.export):
             page.log(f"crossflow: note: {note}")
         page.log(f"crossflow: {'wrote ' + str(arguments.output) + ': ' if arguments.output else ''}{found[0].name} is written")
+        from crossflow.edges.cli.export import left_out  # with the tables of flags, which few plans need
+
+        for sentence in left_out(launch, arguments.export, text):
+            page.log(f"crossflow: {sentence}")
     if found.run.interrupted:
         raise KeyboardInterrupt  # with the status of a command that was interrupted; what was found stands above
 

@@ -72,7 +72,9 @@ class Parser(argparse.ArgumentParser):
 
         known: Mapping[str, Parser] = next(action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
         options = [name for name in known[found.command]._option_string_actions if name.startswith("--")]
-        meant = cure(words, argv, found, options, self.parse_known_args) or _of_another(words, known)
+        meant, others = cure(words, argv, found, options, self.parse_known_args), _of_another(words, known)
+        if not meant or (others and "=VALUE" in meant):  # a file, which a setting may not take as that option does
+            meant = others
         known[found.command].error(f"unrecognized arguments: {' '.join(words)}{meant}")
 
 

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     if (asked := of_requests(arguments, opened)) is not None:
         from crossflow.edges.cli import fleets  # with replays, which few plans need
 
-        fleets.run(arguments, *asked)
+        fleets.run(arguments, *asked, launch=opened[2] if opened is not None else None)
         return
     if arguments.diff:
         from crossflow.edges.cli import diff  # with the tables of flags, which few plans need
@@ -88,8 +88,11 @@ def _on_one(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def of_requests(arguments: argparse.Namespace, opened: Opened | None) -> tuple[Scenario, tuple[str, ...]] | None:
-    """The scenario where it has requests, with sentences on what was assumed; None for a steady state, which has no fleets."""
-    if opened is not None and opened[2] is None:
+    """The scenario where it has requests, with sentences on what was assumed; None for a steady state, which has no fleets.
+
+    That of a launch file has those that the command gives it.
+    """
+    if opened is not None:
         scenario, _ = unplanned(opened[0], arguments.settings)  # whose own strategy is a kind of fleet, whatever the devices
         if scenario.requests is not None:
             return scenario, opened[1]

@@ -313,13 +313,20 @@ def interruptions(found: Mapping[str, float | None]) -> dict[str, str]:
     low, high = percent(told["goodput_low"]), percent(told["goodput_high"])
     slowing = told["checkpoint_slowing_s"]
     beside = f" and lose {show(slowing, 's')} beside it" if slowing else ""
-    return {
-        "goodput": f"{percent(told['goodput'])} of the time ({low} to {high} by the uncertain rates)",
+    stops = {
         "interruptions": f"{told['interruptions']:,.4g}, one every {_lasting(told['mean_time_between_interruptions_s'])}",
         "checkpoint": f"{show(told['checkpoint_bytes'], 'B')} every {_lasting(told['checkpoint_interval_s'])}; steps wait "
         f"{show(told['checkpoint_stall_s'], 's')}{beside}, it can be read after {show(told['checkpoint_commit_s'], 's')}",
         "restart": show(told["restart_s"], "s"),
         "spares": f"{count(told['spares'])} node{'' if told['spares'] == 1 else 's'}; {told['nodes_in_repair']:,.3g} in repair",
+    }
+    longest = told.get("p99_step_s", 0.0)
+    varies = {"step": f"{show(told.get('mean_step_s', 0.0), 's')} on average, 1 of 100 longer than {show(longest, 's')}"}
+    return {
+        "goodput": f"{percent(told['goodput'])} of the time"
+        + (f" ({low} to {high} by the uncertain rates)" if told["interruptions"] else ""),
+        **(stops if told["interruptions"] else {}),
+        **(varies if "mean_step_s" in found else {}),
         "lost time": largest(kinds),
         "by cause": largest(causes),
     }

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crossflow.answers.planning.opening import ScenarioSource, load
-from crossflow.answers.planning.question import INSTEAD, Question, names_program
-from crossflow.answers.planning.requesting import section_of
+from crossflow.answers.planning.question import INSTEAD, Question, names_program, of_template
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.sections import model_name
 from crossflow.base import files, limits
 from crossflow.base.errors import CrossflowError, Problem, SpecError, either, meant
-from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.idle import ONLY_REPLAYED
+from crossflow.workload.released import CONFIG
 
 if TYPE_CHECKING:
     from crossflow.edges.launch.launch import Launch
@@ -44,6 +43,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     asked = getattr(arguments, "requests", None)
     if asked is not None and arguments.scenario is not None:
         raise CrossflowError(_REQUESTS_APART.format(other=arguments.scenario, asked=asked))
+    if arguments.scenario is None:  # options and launch files say how many devices there are, which the name of a system leaves
+        arguments.settings = [of_template(setting) for setting in arguments.settings]
     if getattr(arguments, "launch", None) is not None:
         return _launched(arguments, given)
     file = arguments.scenario
@@ -70,8 +71,16 @@ def source_of(arguments: argparse.Namespace) -> tuple[ScenarioSource, tuple[str,
     if arguments.command == "serve" and asked is None:
         given.setdefault("task", "serving")  # which is all that it replays
     system = given.pop("on")
-    section = None if asked is None else section_of(asked)
-    return *Question(system=system, requests=section, **given).scenario(arguments.settings), None
+    return *Question(system=system, requests=_requests(asked), **given).scenario(arguments.settings), None
+
+
+def _requests(asked: Any) -> Mapping[str, Any] | None:
+    """The section of a scenario for what `--requests` names; None where it names nothing."""
+    if asked is None:
+        return None
+    from crossflow.answers.planning.requesting import section_of
+
+    return section_of(asked)
 
 
 def _is_model(file: Path) -> bool:
@@ -102,7 +111,7 @@ def _launched(arguments: argparse.Namespace, given: dict[str, object]) -> tuple[
     launch, asked = _launch(arguments), getattr(arguments, "requests", None)
     if arguments.command == "serve" and asked is None and not any(one.startswith("requests") for one in arguments.settings):
         raise CrossflowError(f"{launch.file}: flags do not say what the service is asked; give it with --requests FILE")
-    document = launch.document(arguments.on, settings, None if asked is None else section_of(asked))
+    document = launch.document(arguments.on, settings, _requests(asked))
     said = [*_read(launch, document), *([] if "requests" in document.data or arguments.command == "predict" else _replayed(launch))]
     return document, tuple(said), launch
 

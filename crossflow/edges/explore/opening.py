@@ -15,8 +15,8 @@ from crossflow.evidence.replay.events import is_traces
 from crossflow.hardware.architecture.system import template_name
 from crossflow.hardware.technology.library import KINDS
 from crossflow.program.file import is_named_program, is_program
-from crossflow.workload.huggingface import CONFIG
 from crossflow.workload.kinds import MODELS
+from crossflow.workload.released import CONFIG
 
 SourceKind = Literal["scenario", "study", "results", "program", "traces"]
 ARCHIVES = (".tar.gz", ".tgz", ".tar")

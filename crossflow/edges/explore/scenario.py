@@ -64,10 +64,6 @@ def scenario_app(scenario: Scenario, origin: Origin | None = None, wanted: Seque
         helper.hold()
         return evaluated(scenario, body)
 
-    def opened() -> dict[str, Any]:
-        threading.Thread(target=_warmed, args=(helper,), daemon=True).start()
-        return begin
-
     def told(scenario: Scenario, body: Body) -> dict[str, Any]:
         return told_further(scenario, body, given)
 
@@ -82,12 +78,13 @@ def scenario_app(scenario: Scenario, origin: Origin | None = None, wanted: Seque
     return App(
         title=scenario.name,
         page="scenario.html",
-        start=opened,
+        start=lambda: begin,
         calls={
             **{name: functools.partial(call, scenario) for name, call in quick.items()},
             **{name: functools.partial(helper.call, call, scenario) for name, call in slow.items()},
         },
         offline=functools.partial(offline, scenario, wanted, given),
+        opened=lambda: threading.Thread(target=_warmed, args=(helper,), daemon=True).start(),
         close=helper.close,
     )
 

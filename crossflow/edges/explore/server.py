@@ -54,6 +54,7 @@ class App:
     calls : what the page may ask, by name: ``POST api/NAME`` with a JSON object as body, answered with JSON. A `CrossflowError` is
         answered with its sentence and status 422.
     offline : further data for the page as a file (`crossflow.edges.explore.page.exported`), where nothing can be called.
+    opened : called when the server shows the page; a page as a file has none.
     close : called when the server ends.
     """
 
@@ -62,6 +63,7 @@ class App:
     start: Callable[[], Mapping[str, Any]]
     calls: Mapping[str, Callable[[Mapping[str, Any]], Any]]
     offline: Callable[[], Mapping[str, Any]] = dict
+    opened: Callable[[], Any] = lambda: None
     close: Callable[[], Any] = lambda: None
 
 
@@ -277,6 +279,7 @@ class Requests(BaseHTTPRequestHandler):
     def _start(self) -> dict[str, Any]:
         from crossflow.edges.explore.page import common
 
+        self.server.app.opened()
         return {**common(self.server.app), **self.server.app.start()}
 
     def _page(self) -> bytes:

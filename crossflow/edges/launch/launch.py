@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crossflow.answers.planning.question import of_template
 from crossflow.answers.scenario import Scenario, check_strategy, from_document, requests_of
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
@@ -97,10 +98,10 @@ class Launch:
         CrossflowError
             Where the system, the number of devices or another setting is missing.
         """
-        named = system or self.system
-        if not named:
+        named, written = system or self.system, {of_template(one): one for one in settings}
+        if not named and not any(one.startswith(("system=", "system.template=")) for one in written):
             raise CrossflowError(f"{self.file}: the file names no system; give one, such as h100-ib-cluster (--on h100-ib-cluster)")
-        given: dict[str, Any] = dict(named) if isinstance(named, Mapping) else {"template": named}
+        given: dict[str, Any] = dict(named) if isinstance(named, Mapping) else {"template": named} if named else {}
         if self.devices is not None and "nodes" not in given:
             given["devices"] = self.devices
         named_by = {} if self.file in (TEXT, STDIN) else {"name": Path(self.file).stem}
@@ -110,10 +111,11 @@ class Launch:
         }
         lines |= {(key,): (self.file, None) for key in ("workload", "strategy")}  # not the place of what --set changes in them
         data |= {} if requests is None else {"requests": requests}
-        document = files.override(Document(file=self.file, data=data, lines=lines), settings)
+        document = files.override(Document(file=self.file, data=data, lines=lines), written, written=written)
         asked = "requests" in document.data and self.workload.get("task") == "serving"
         if asked:
-            document = files.override(Document(file=self.file, data={**data, **self._replayed()}, lines=lines), settings)
+            replayed = Document(file=self.file, data={**data, **self._replayed()}, lines=lines)
+            document = files.override(replayed, written, written=written)
         missing = {path: why for path, why in self.missing.items() if not (asked and path in OF_REQUESTS)}
         lacking = {path: why for path, why in missing.items() if _lacks(document.data, path)}
         if lacking:

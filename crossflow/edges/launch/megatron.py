@@ -22,6 +22,7 @@ from crossflow.parallel.strategy.mesh import REPEATED
 from crossflow.parallel.strategy.plan import Plan
 
 # Modules of --recompute-modules, as software stacks name what they always compute again.
+CHUNKS = ("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage")  # flags that say the chunks of a stage
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 STACK_MODULES = {"layernorm": "norm", "mla_up_proj": "latent", "moe_act": "activation", "mlp": "mlp", "moe": "experts"}
 BY_PIPELINE = ("tp", "pp", "dp")  # order of ranks with --use-tp-pp-dp-mapping
@@ -173,7 +174,7 @@ def _stages(found: Found, fields: FlatSettings, problems: list[Problem]) -> Mean
             return
         chunks = layers // (pp * each)
     if pp == 1:
-        problems += _ends_of_one_stage(found, layers)
+        problems += _of_one_stage(found, layers)
         return
     yield "strategy.virtual_stages", chunks
     sizes = _uneven(found, layers, pp, chunks)
@@ -184,8 +185,15 @@ def _stages(found: Found, fields: FlatSettings, problems: list[Problem]) -> Mean
     yield "strategy.stage_layers", sizes
 
 
-def _ends_of_one_stage(found: Found, layers: int) -> Iterator[Problem]:
-    """Layers of the first or the last stage where there is one stage: Megatron builds these and no more."""
+def _of_one_stage(found: Found, layers: int) -> Iterator[Problem]:
+    """What Megatron does not take where there is one stage.
+
+    Chunks of it: `validate_args` asks for more stages "when interleaved schedule is used". And layers of the first or the last stage,
+    of which it builds these and no more.
+    """
+    for flag in CHUNKS:
+        if flag in found.values:
+            yield found.problem(flag, "there is one stage, and Megatron interleaves two or more; leave it out")
     for end in ("first", "last"):
         flag = f"decoder-{end}-pipeline-num-layers"
         if found.values.get(flag, layers) != layers:

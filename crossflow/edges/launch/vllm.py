@@ -25,7 +25,7 @@ from crossflow.edges.launch.residents import VLLM, meant_adapters, meant_encoder
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
 from crossflow.parallel.strategy.plan import Plan
-from crossflow.workload.huggingface import CONFIG
+from crossflow.workload.released import CONFIG
 
 ORDER = ("tp", "pp", "dp")  # of ranks [2]_
 # Types of products, or of weights, that --quantization stands for.

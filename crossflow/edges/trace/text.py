@@ -25,6 +25,7 @@ MOST_LINES = 32
 LONGEST, SHORTEST_BAR = 20, 10  # characters
 PERCENT = 5  # characters at the end of a line
 SLIVER = 1e-9  # of a cell: what rounding leaves
+SEEN = 0.1  # of a cell: a kind of pass that takes so much of a line is seen in it
 
 
 class Mark(NamedTuple):
@@ -127,14 +128,16 @@ def filling(timeline: Timeline, devices: Sequence[int], cells: int) -> Index:
     table = np.stack([[_times(pieces, (pieces.row == row) & (mark == i), edges) for i in range(kinds + 3)] for row in range(len(devices))])
     idle = timeline.total / cells - table.sum(axis=1, keepdims=True)
     times = np.concatenate([table, idle], axis=1)
-    return np.stack([_taking_turns(np.where(row > SLIVER * timeline.total / cells, row, 0.0)) for row in times])
+    return np.stack([_taking_turns(np.where(row > SLIVER * timeline.total / cells, row, 0.0), kinds) for row in times])
 
 
-def _taking_turns(times: Array) -> Index:
+def _taking_turns(times: Array, kinds: int) -> Index:
     """What each cell shows of the times in it, shape (marks, cells): that which is owed most so far among what is there. [s]
 
     Whatever takes most of each cell would else hide all others: a stage that computes for 48 % of every cell would look idle. Of a
-    device that is too little at work to be owed a cell, the one with most of its work shows it.
+    device that is too little at work to be owed a cell, the one with most of its work shows it. So it is with each of the `kinds` of
+    passes, the first marks, as with the update of weights, which comes once in a step; but no mark loses its last cell to another, and
+    a line shows at most a cell more of passes than there is.
     """
     owed, shown = np.zeros(len(times)), []
     for there in times.T:
@@ -143,9 +146,30 @@ def _taking_turns(times: Array) -> Index:
         owed[shown[-1]] -= there.sum()
     at_work = times[:-1]
     if at_work.any() and min(shown) == len(at_work):
-        most, cell = np.unravel_index(at_work.argmax(), at_work.shape)
-        shown[int(cell)] = int(most)
+        mark, place = np.unravel_index(at_work.argmax(), at_work.shape)
+        shown[int(place)] = int(mark)
+    taken = times[:kinds].sum(axis=1) / times[:, 0].sum()
+    for kind in (int(kind) for kind in np.flatnonzero(taken >= SEEN) if kind not in shown):
+        cell = int(np.argmax([there * (shown.count(mark) > 1) for there, mark in zip(times[kind], shown, strict=True)]))
+        if times[kind, cell] > 0 and shown.count(shown[cell]) > 1 and _has_room(shown, times, taken, cell):
+            shown[cell] = kind
     return np.array(shown)
+
+
+def _has_room(shown: list[int], times: Array, taken: Array, cell: int) -> bool:
+    """Whether a cell may show a pass, so that a line shows at most a cell more of passes than there is.
+
+    Where it shows as many already, the kind of which it shows most too much leaves the cell that is idle for longest.
+    """
+    kinds = len(taken)
+    if shown[cell] < kinds or sum(mark < kinds for mark in shown) <= taken.sum():
+        return True
+    most = int(np.argmax([shown.count(kind) - taken[kind] for kind in range(kinds)]))
+    cells = [i for i, mark in enumerate(shown) if mark == most]
+    if len(cells) < 2:
+        return False
+    shown[max(cells, key=lambda i: float(times[-1, i]))] = len(times) - 1
+    return True
 
 
 def _times(pieces: Pieces, mine: Array, edges: Array) -> Array:

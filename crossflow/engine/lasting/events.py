@@ -1,7 +1,7 @@
 """A long run by events: every failure, repair, spare and restart by itself, from a seed.
 
-It asks for what `renewal` asks for, of one design point, and has neither of its two approximations about spares: each node is repaired by
-itself, and failures strike only while the job runs or restarts. On the rest they agree, and a test says so.
+It asks for what `renewal` asks for, of one design point, and has neither of its two approximations about spares: each node or domain is
+repaired by itself, and failures strike only while the job runs or restarts. On the rest they agree, and a test says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.base.arrays import Array, points
-from crossflow.engine.lasting.record import KINDS_OF_TIME, LongRun
+from crossflow.engine.lasting.jitter import drawn, slowest
+from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, Jitter, LongRun
 from crossflow.engine.lasting.sparing import speed_without
 
 MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
@@ -93,8 +94,10 @@ class _Job:
     keep: bool
     rates: Array  # of the causes in order. [1/s]
     slowness: _Slowness
+    jitter: Jitter | None = None
     now: float = 0.0
-    repairs: list[float] = field(default_factory=list)  # when nodes are back. [s]
+    repairs: list[tuple[float, float]] = field(default_factory=list)  # when nodes are back [s], and how many. [1]
+    away: float = 0.0  # nodes in repair. [1]
     times: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS_OF_TIME, 0.0))
     spans: list[RunSpan] = field(default_factory=list)
 
@@ -119,13 +122,19 @@ class _Job:
             self.spans.append(RunSpan(begin=begin, end=end, kind=kind, cause=cause, speed=speed))
 
     def mended(self) -> None:
-        while self.repairs and self.repairs[0] <= self.now:
-            heapq.heappop(self.repairs)
+        while self.repairs and self.repairs[0][0] <= self.now:
+            self.away -= heapq.heappop(self.repairs)[1]
+
+    def taken(self, cause: FailureCause) -> float:
+        """Nodes that a strike takes out: those of one of the job's domains, each of which is as likely. [1]"""
+        sizes = cause.taken(points(self.run["nodes"]))
+        struck = self.rng.random() if len(sizes) > 1 else 0.0
+        return float(sizes[0 if struck < sizes[0][0][0] else 1][1][0])
 
     @property
     def speed(self) -> float:
         """Speed with the replicas that have all their nodes, over that with all replicas. [1]"""
-        lacking = math.ceil(max(len(self.repairs) - self.run["spares"], 0.0) / self.run["replica"])
+        lacking = math.ceil(max(self.away - self.run["spares"], 0.0) / self.run["replica"])
         return float(speed_without(points(float(lacking)), points(self.run["nodes"] / self.run["replica"]), points(self.run["idle"]))[0])
 
 
@@ -156,19 +165,28 @@ class _Piece:
         return self.replicas * self.pace
 
 
-def _pieces(job: _Job, running: float, *, elastic: bool) -> Iterator[_Piece]:
-    """Parts of a stretch of running, between which repaired nodes join, and something slows the job or does so no longer."""
+def _pieces(job: _Job, running: float, *, elastic: bool, left: float) -> Iterator[_Piece]:
+    """Parts of a stretch of running, between which repaired nodes join, and something slows the job or does so no longer.
+
+    Steps that vary are drawn in each part, of no more steps than do what is `left` in the mean; a repair or a slow device cuts a step where
+    it comes.
+    """
     begin, start = 0.0, job.now
     while True:
         pace, changes = job.slowness.at(job.now)
         if elastic:
             job.mended()
-            changes = min([changes, *job.repairs[:1]])
-        ends = min(changes - start, running)
+            changes = min([changes, *(when for when, _ in job.repairs[:1])])
+        ends, then = min(changes - start, running), changes
+        if job.jitter is not None and ends > begin:
+            longest = _running(job.run, left) * float(slowest(job.jitter, 1.0 / pace)[0])
+            ends = min(ends, begin + max(longest, float(job.jitter.step[0])))
+            then = min(changes, start + ends)
+            pace = 1.0 / drawn(job.jitter, 1.0 / pace, ends - begin, job.slowness.rng)
         yield _Piece(begin=begin, end=ends, replicas=job.speed if elastic else 1.0, pace=pace)
         if ends >= running:
             return
-        begin, job.now = ends, changes
+        begin, job.now = ends, then
 
 
 def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: float, cause: str) -> float:
@@ -177,7 +195,7 @@ def _stretch(job: _Job, running: float, *, kept_all: bool, elastic: bool, left: 
     cycle = run["interval"] + run["stall"]
     whole = 0.0 if kept_all else np.floor(max(running - run["commit"], 0.0) / cycle)
     readable = running if kept_all else whole * cycle  # running time whose work is kept
-    pieces, kept, ends = _kept(run, _pieces(job, running, elastic=elastic), readable, left)
+    pieces, kept, ends = _kept(run, _pieces(job, running, elastic=elastic, left=left), readable, left)
     if ends is not None:  # with all that it did
         readable = running = ends
     for one in pieces:
@@ -217,7 +235,7 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
         "replica", "idle", "planned", "maintenance")}  # fmt: skip
     rates = np.array([float(np.ravel(one.rate)[0]) for one in run.causes])
     slowness = _Slowness(run, np.random.default_rng([seed, draw, 1]))
-    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates, slowness=slowness)
+    job = _Job(run=plain, rng=np.random.default_rng([seed, draw]), keep=spans, rates=rates, slowness=slowness, jitter=run.jitter)
     counts, done = dict.fromkeys((one.name for one in run.causes), 0), 0.0
     longest = 1e4 * (work + plain["interval"]) * (1.0 + plain["stall"] / plain["interval"])  # in which any run ends
     regular = 1.0 / plain["planned"] if plain["planned"] else np.inf
@@ -258,16 +276,17 @@ def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int
 
 
 def _fail(job: _Job, run: LongRun, which: int) -> None:
-    """Notice a failure, send its node to repair, and wait for another where there is no spare."""
+    """Notice a failure, send its nodes to repair, and wait for others where spares are too few."""
     cause = run.causes[which]
     detection, repair = float(np.ravel(cause.detection)[0]), float(np.ravel(cause.repair)[0])
     job.spend("lost_work" if cause.silent else "detection", detection, cause.name)
     job.mended()
     if not repair:
         return
-    heapq.heappush(job.repairs, job.now + job.rng.exponential(repair))
-    while not run.goes_on.any() and len(job.repairs) > job.run["spares"]:
-        job.spend("waiting", job.repairs[0] - job.now, cause.name)
+    heapq.heappush(job.repairs, (job.now + job.rng.exponential(repair), taken := job.taken(cause)))
+    job.away += taken
+    while not run.goes_on.any() and job.away > job.run["spares"]:
+        job.spend("waiting", job.repairs[0][0] - job.now, cause.name)
         job.mended()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from crossflow.base.arrays import Array, Mask, count, points
 
 # Where the time of a run goes; the shares add up to 1.
 KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk", "slowed")
+JITTER = "jitter"  # what takes time where steps vary
 NEVER_FAILS = 1e-30  # the least rate that floats compute with: one failure in 1e22 years. [1/s]
 NONE = points(0.0)
 
@@ -31,6 +33,7 @@ class FailureCause:
     repair : mean time for which a node is away, exponential; 0 where no node is taken out. [s]
     silent : whether the job runs on in vain until it is noticed, so that the work of this time is lost too.
     again : probability that it strikes once more as soon as the job has restarted; `rate` is without these. [1]
+    domain : nodes that break together and come back together, those of a rack or below a switch; `rate` is of all domains of the job. [1]
     """
 
     name: str
@@ -39,6 +42,17 @@ class FailureCause:
     repair: Array = field(default_factory=_none)
     silent: bool = False
     again: float = 0.0
+    domain: float = 1.0
+
+    def taken(self, nodes: Array) -> tuple[tuple[Array, Array], ...]:
+        """Of a job on so many nodes: the share of its strikes that hit whole domains, and what these take out; the same of the last one.
+
+        A job fills its domains one after the other, so that the last may hold fewer of its nodes. [1]
+        """
+        whole, rest = np.divmod(nodes, self.domain)
+        domains = np.ceil(nodes / self.domain)
+        found = (whole / domains, np.full(1, self.domain)), (1.0 - whole / domains, np.where(rest > 0, rest, self.domain))
+        return tuple((share, size) for share, size in found if share.any())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,6 +74,24 @@ class SlowCause:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Jitter:
+    """How times of a step vary by themselves; each step waits for the slowest.
+
+    Attributes
+    ----------
+    spread : standard deviation of the time of a unit in a step, over its mean. [1]
+    units : that wait for each other, each with times of its own: devices or nodes. [1]
+    step : mean time of a step of units that are alike. [s]
+    law : of these times.
+    """
+
+    spread: Array
+    units: Array
+    step: Array
+    law: Literal["log-normal", "exponential"] = "log-normal"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LongRun:
     """A job that fails and comes back.
 
@@ -78,6 +110,7 @@ class LongRun:
     planned : planned stops while it runs, each after a checkpoint; at random in `renewal`, at equal distances in `events`. [1/s]
     maintenance : length of one, without its checkpoint and restart. [s]
     slow : what slows it.
+    jitter : how its steps vary; None where all take the same time.
     """
 
     causes: tuple[FailureCause, ...]
@@ -93,6 +126,7 @@ class LongRun:
     planned: Array = field(default_factory=_none)
     maintenance: Array = field(default_factory=_none)
     slow: tuple[SlowCause, ...] = ()
+    jitter: Jitter | None = None
 
     @property
     def goes_on(self) -> Mask:
@@ -102,7 +136,9 @@ class LongRun:
     def __len__(self) -> int:
         own = (self.nodes, self.interval, self.stall, self.commit, self.restart, self.spares, self.replica, self.planned)
         of_causes = (array for one in self.causes for array in (one.rate, one.detection, one.repair))
-        return count(*own, self.idle, self.maintenance, *of_causes, *(array for one in self.slow for array in (one.rate, one.length)))
+        of_slow = (array for one in self.slow for array in (one.rate, one.length))
+        steps = () if self.jitter is None else (self.jitter.spread, self.jitter.units, self.jitter.step)
+        return count(*own, self.idle, self.maintenance, *of_causes, *of_slow, *steps)
 
     @property
     def failures(self) -> Array:
@@ -127,8 +163,8 @@ class TimeShares:
     Attributes
     ----------
     shares : share of the time by kind, `KINDS_OF_TIME`; they add up to 1. [1]
-    by_cause : share of the time that each cause takes, also by slowing, planned stops as `maintenance`; with saving, shrinking and useful
-        time 1. [1]
+    by_cause : share of the time that each cause takes, also by slowing, planned stops as `maintenance`, steps that vary as `jitter`; with
+        saving, shrinking and useful time 1. [1]
     interruptions : unplanned ones in calendar time. [1/s]
     missing : probability that a failure that takes a node out finds no spare. [1]
     away : nodes in repair, mean. [1]

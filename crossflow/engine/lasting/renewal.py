@@ -13,16 +13,17 @@ ends a cycle. They come at random here, and at equal distances in `events`.
 Failures come in bursts [3]_: one of cause c strikes again with probability q as soon as the job has restarted. With s = exp(-l R), the
 probability that nothing strikes in a restart, and p the part of each cause in l, a failure leads to p / (1 - s q) / (s B) strikes of each
 cause in the mean, with B = sum p (1 - q) / (1 - s q); of those that begin with cause c a restart is tried
-(1 + (1 - s) W) / (1 - s q) times, W the sum of all. Nodes of a burst break nearly together, which the queue of repairs knows by the
-peakedness of what is offered to it (`sparing`); an elastic job takes them for independent.
+(1 + (1 - s) W) / (1 - s q) times, W the sum of all. Nodes of a burst break nearly together, and those of a domain (a rack, what is below a
+switch) break and come back together, which the queue of repairs and an elastic job both know (`sparing`).
 
 Slow devices are periods that come at random and end by themselves; as many of a cause are under way as customers in an M/G/oo queue [4]_,
 Poisson of mean rate x length, and the slowest of all rules the job. They are independent of failures, so that in the mean all work of the
-run takes E[1 / slowdown] of its time.
+run takes E[1 / slowdown] of its time. Steps that vary by themselves wait for the slowest of all (`jitter`), beside a slow device or not.
 
-Exact are all parts but two. The wait for a node takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: it
-is exact without spares, and where restarts are short beside the time between failures; `events` has no such limit. An elastic job fails
-as often with fewer replicas as with all, and a repaired node joins it without a stop. An error that nobody has noticed yet hides others.
+Exact are all parts but two. The wait for nodes takes failures for Poisson in all time without waiting, as Erlang's formula does [2]_: of
+nodes that break alone it is exact without spares, and where restarts are short beside the time between failures; `events` has no such
+limit. An elastic job fails as often with fewer replicas as with all, and a repaired node joins it without a stop. An error that nobody
+has noticed yet hides others.
 
 References
 ----------
@@ -41,13 +42,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, points, wide
-from crossflow.engine.lasting.record import KINDS_OF_TIME, NONE, LongRun, TimeShares
-from crossflow.engine.lasting.sparing import MOST_SPARES, erlang_loss, lost_speed, peakedness
+from crossflow.base.arrays import Array, points, share_of, wide
+from crossflow.engine.lasting.jitter import slowest
+from crossflow.engine.lasting.record import JITTER, KINDS_OF_TIME, NONE, LongRun, TimeShares
+from crossflow.engine.lasting.sparing import MOST_SPARES, Outage, lost_speed, shortages
 
 _MOST = 600.0  # exponent, beyond which a job never gets on
 _ROUNDS = 3  # of the search for spares: a geometric grid, then two finer ones between its neighbours
 _GRID = 16
+_STEPS = 40  # of nodes and domains after it, at most
 _BURSTS = 100  # steps to rates of first strikes
 
 
@@ -95,13 +98,14 @@ def first_of_bursts(rates: Sequence[Array], again: Sequence[float], restart: Arr
 
 
 def _slowed(run: LongRun) -> dict[str, Array]:
-    """Share of the work that is not done because of each cause of slowness, whose slowest one rules. [1]"""
+    """Share of the work that is not done because of each cause of slowness, whose slowest one rules, and because steps vary. [1]"""
     found, faster = dict[str, Array](), np.ones(1)  # the latter is the probability that nothing slower is under way
+    steady = 1.0 / slowest(run.jitter)
     for one in sorted(run.slow, key=lambda one: -one.slowdown):
         present = -np.expm1(-one.rate * one.length)
-        found[one.name] = faster * present * (1.0 - 1.0 / one.slowdown)
+        found[one.name] = faster * present * (steady - 1.0 / slowest(run.jitter, one.slowdown))
         faster = faster * (1.0 - present)
-    return found
+    return found if run.jitter is None else {**found, JITTER: 1.0 - steady}
 
 
 def expected(run: LongRun) -> TimeShares:
@@ -118,22 +122,31 @@ def expected(run: LongRun) -> TimeShares:
     detection = [many * one.detection for many, one in zip(often, run.causes, strict=True)]
     upkeep = planned * (run.stall + run.commit + run.maintenance)
     awake = running + sum(restarting, restarted) + upkeep + sum(detection, np.zeros(1))  # of a cycle without waiting for nodes. [s]
-    broken = [many * one.repair for many, one in zip(often, run.causes, strict=True)]
-    load = sum(broken, np.zeros(1)) / awake
-    peak = peakedness(broken, [one.again for one in run.causes])
-    missing = erlang_loss(run.spares / peak, load / peak)
-    # Until the first of those in repair is back: of `spares` others at the mean rate of all, and of the one that just broke.
-    others = run.spares * np.divide(sum((m * (one.repair > 0) for m, one in zip(often, run.causes, strict=True)), np.zeros(1)),
-        np.maximum(sum(broken, np.zeros(1)), 1e-300))  # fmt: skip
-    waiting = [
-        ~run.goes_on * many * missing * np.divide(1.0, others + 1.0 / np.maximum(one.repair, 1e-300)) * (one.repair > 0)
-        for many, one in zip(often, run.causes, strict=True)
+    taken = [one.taken(run.nodes) for one in run.causes]
+    broken = [
+        many * one.repair * sum((share * size for share, size in sizes), np.zeros(1))
+        for many, one, sizes in zip(often, run.causes, taken, strict=True)
     ]
+    outages = [
+        Outage(load=share * many * one.repair / awake, repair=repair, nodes=size,
+               again=one.again * np.exp(-np.minimum((one.detection + run.restart) / repair, _MOST)))
+        for many, one, sizes in zip(often, run.causes, taken, strict=True)
+        for repair in (np.maximum(one.repair, 1e-300),)
+        for share, size in sizes
+    ]  # fmt: skip
+    short_of = iter(shortages(run.spares, outages))
+    missing, waiting = list[Array](), list[Array]()
+    for many, one, sizes in zip(often, run.causes, taken, strict=True):
+        found = [(share, next(short_of)) for share, _ in sizes]
+        takes = many * (one.repair > 0)
+        missing.append(takes * sum((share * each.missing for share, each in found), np.zeros(1)))
+        waiting.append(~run.goes_on * takes * sum((share * each.missing * each.wait for share, each in found), np.zeros(1)))
+    taking = sum((many * (one.repair > 0) for many, one in zip(often, run.causes, strict=True)), np.zeros(1))
     cycle = awake + sum(waiting, np.zeros(1))
     lost = failing * (computing - kept)
     vain = [spent if one.silent else NONE for spent, one in zip(detection, run.causes, strict=True)]
     done = computing - lost
-    short = run.goes_on * lost_speed(run.spares, load, run.replica, run.nodes / run.replica, run.idle) if run.elastic else NONE
+    short = run.goes_on * lost_speed(run.spares, outages, run.replica, run.nodes / run.replica, run.idle) if run.elastic else NONE
     slowed = {name: done * (1.0 - short) * share for name, share in _slowed(run).items()}
     late = sum(slowed.values(), np.zeros(1))
     times = {
@@ -149,25 +162,43 @@ def expected(run: LongRun) -> TimeShares:
     by_cause |= {name: wide(lost_by / cycle, n) for name, lost_by in slowed.items()}
     return TimeShares(
         shares=shares, by_cause={**by_cause, "maintenance": shares["maintenance"]},
-        interruptions=wide(sum(often, np.zeros(1)) / cycle, n), missing=wide(missing, n),
+        interruptions=wide(sum(often, np.zeros(1)) / cycle, n), missing=wide(share_of(sum(missing, np.zeros(1)), taking), n),
         away=wide(sum(broken, np.zeros(1)) / cycle, n),
     )  # fmt: skip
 
 
 def best_spares(run: LongRun) -> Array:
-    """The number of spares at which a unit of work takes the least node-time, (nodes + spares) / goodput, shape (n,). [1]"""
+    """The number of spares at which a unit of work takes the least node-time, (nodes + spares) / goodput, shape (n,). [1]
+
+    Costs fall and rise anew where spares are enough for one more domain, so that a search on finer and finer grids is followed by steps of
+    a node and of whole domains.
+    """
     n = len(run)
-    low, high = np.zeros(n), np.full(n, float(MOST_SPARES))
+    low = np.zeros(n)
     load = wide(expected(replace(run, spares=points(0.0), elastic=True, replica=0.5 * run.nodes)).away, n)
-    high = np.minimum(np.ceil(load + 10.0 * np.sqrt(load) + 10.0), MOST_SPARES)
+    domains = {min(one.domain, MOST_SPARES) for one in run.causes if one.repair.any()} | {1.0}
+    high = np.minimum(np.ceil(load + 10.0 * np.sqrt(load * max(domains)) + 10.0 * max(domains)), MOST_SPARES)
     for _ in range(_ROUNDS):
         grid = np.unique(np.round(low + (high - low) * np.linspace(0.0, 1.0, _GRID)[:, None]), axis=0)
-        costs = np.stack([_work_cost(run, number) for number in grid])
+        costs = _work_costs(run, grid)
         least = costs.argmin(axis=0)
         low = np.take_along_axis(grid, np.maximum(least - 1, 0)[None], axis=0)[0]
         best = np.take_along_axis(grid, least[None], axis=0)[0]
         high = np.take_along_axis(grid, np.minimum(least + 1, len(grid) - 1)[None], axis=0)[0]
+    for _ in range(_STEPS if len(domains) > 1 else 0):
+        tried = np.stack([best, *(np.maximum(best + way, 0.0) for size in domains for way in (-size, size))])
+        costs = _work_costs(run, tried)
+        before, best = best, np.take_along_axis(tried, costs.argmin(axis=0)[None], axis=0)[0]
+        if (before == best).all():
+            break
     return np.asarray(best)
+
+
+def _work_costs(run: LongRun, grid: Array) -> Array:
+    """Nodes that are paid for, over the share of time that counts, for numbers of spares of shape (numbers, n). [1]"""
+    if grid.shape[1] == 1:  # all numbers at once
+        return _work_cost(run, grid[:, 0])[:, np.newaxis]
+    return np.stack([_work_cost(run, number) for number in grid])
 
 
 def _work_cost(run: LongRun, spares: Array) -> Array:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from crossflow.base import files
@@ -33,10 +34,16 @@ class CauseSpec(FileModel):
     count: NonNegativeInt | None = Field(
         default=None, description="interruptions that were counted in the time and on the machines of `observed`; only in a file"
     )
-    per: Literal["device", "node", "job"] = Field(description="whose rate it is: of a device, of a node, or of the job whatever its size")
+    per: Literal["device", "node", "domain", "job"] = Field(
+        description="whose rate it is: of a device, of a node, of a domain of `nodes` that break together, or of the job whatever its size"
+    )
+    nodes: PositiveInt | None = Field(
+        default=None,
+        description="of a domain: nodes that one strike takes out, and one repair brings back, such as those of a rack or below a switch",
+    )
     detection: Time = Field(description="until it is noticed; of silent errors the time for which the job runs on in vain")
     diagnosis: Time = Field(default=points(0.0), description="from then until the culprit is known and isolated")
-    repair: Time = Field(default=points(0.0), description="mean time for which a node is away; 0 where none is taken out")
+    repair: Time = Field(default=points(0.0), description="mean time for which a node, or all of a domain, is away; 0 where none is")
     silent: Flag = Field(default=False, description="whether it is a silent error: work since the error is lost")
     again: Finite = Field(
         default=0.0,
@@ -59,6 +66,14 @@ class CauseSpec(FileModel):
         return self
 
     @model_validator(mode="after")
+    def _of_domains(self) -> CauseSpec:
+        if self.per == "domain" and self.nodes is None:
+            raise ValueError("a domain has a number of nodes; give it, such as nodes: 8")
+        if self.per != "domain" and self.nodes is not None:
+            raise ValueError(f"nodes is of a domain, and this is per {self.per}; take per: domain, or leave nodes out")
+        return self
+
+    @model_validator(mode="after")
     def _one_rate(self) -> CauseSpec:
         if (self.rate is None) == (self.count is None):
             raise ValueError("give one of rate and count")
@@ -68,6 +83,17 @@ class CauseSpec(FileModel):
         if bounds != sorted(bounds):
             raise ValueError("low, rate and high must not decrease")
         return self
+
+    def many(self, devices: Array, nodes: Array) -> Array:
+        """How many of what its rate is of a job has. [1]"""
+        if self.per == "domain":
+            return np.ceil(nodes / self.domain)
+        return {"device": devices, "node": nodes, "job": points(1.0)}[self.per]
+
+    @property
+    def domain(self) -> float:
+        """Nodes that break together. [1]"""
+        return float(self.nodes or 1)
 
 
 class Observed(FileModel):
@@ -113,6 +139,9 @@ class Reliability(ReliabilitySpec):
     assumed: tuple[str, ...] = ()
 
 
+UNBROKEN = Reliability(kind="reliability", name="own", title="", sources={}, causes={})  # of runs that nothing interrupts
+
+
 class CheckpointSpec(FileModel):
     """How a run saves its state."""
 
@@ -146,6 +175,17 @@ class CheckpointSpec(FileModel):
         if self.to == "neighbours" and (self.bandwidth is not None or self.storage_bandwidth is not None):
             raise ValueError("bandwidth and storage_bandwidth are of a storage, and it is written to neighbours; leave them out")
         return self
+
+
+class JitterSpec(FileModel):
+    """How the computing of devices varies from step to step; each step waits for the slowest."""
+
+    spread: Finite = Field(ge=0.0, le=1.0, description="standard deviation of the computing of one device or node in a step, over its mean")
+    per: Literal["device", "node"] = Field(default="device", description="what varies by itself; devices of one node may vary together")
+    law: Literal["log-normal", "exponential"] = Field(
+        default="log-normal",
+        description="of these times; exponential: a time that each step takes, and an exponential delay, whose tail is longer",
+    )
 
 
 class MaintenanceSpec(FileModel):
@@ -243,7 +283,7 @@ def rates(spec: ReliabilitySpec, name: str) -> RateInterval:
 
     assert cause.count is not None
     assert spec.observed is not None  # its validators have looked
-    exposure = float(spec.observed.time[0]) * {"device": spec.observed.devices, "node": spec.observed.nodes, "job": 1}[cause.per]
+    exposure = float((spec.observed.time * cause.many(points(spec.observed.devices), points(spec.observed.nodes)))[0])
     tail = (1.0 - CONFIDENCE) / 2.0
     least = float(gammaincinv(cause.count, tail)) if cause.count else 0.0
     most = float(gammaincinv(cause.count + 1, 1.0 - tail))

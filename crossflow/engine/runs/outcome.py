@@ -12,6 +12,7 @@ from crossflow.base.arrays import Array, Mask
 
 # Parts of a step's time, in the order in which they are told and drawn.
 BREAKDOWN = ("compute", "memory_bound_compute", "exposed_communication", "bubble", "other")
+TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}  # quantiles of times of a service
 
 
 @dataclass(frozen=True, kw_only=True)

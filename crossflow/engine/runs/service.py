@@ -40,12 +40,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Mask, divide
+from crossflow.base.arrays import Array, Mask, divide, share_of
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
+from crossflow.engine.runs.arriving import HandoverEnd, sent_outside, slowed_step
 from crossflow.engine.runs.drafting import HostWork, asynchronous, hosted, service_step, with_draft
 from crossflow.engine.runs.memory import ACTIVATIONS, CACHE, FRAMEWORK, Memory, memory
-from crossflow.engine.runs.outcome import Outcome, merged
+from crossflow.engine.runs.outcome import TAILS, Outcome, merged
 from crossflow.engine.runs.rounds import busy_rounds, come_after, erlang, fuller, layers_read, rounds_behind, share_read, some_come
 from crossflow.engine.runs.towers import added, encoded, with_tower
 from crossflow.engine.runs.transformer import transformer_step
@@ -66,7 +67,6 @@ OVERRUN = "requests arrive faster than the service can answer them; lower servin
 UNREAD = "a prompt does not fit in a worker of serving.prefill"
 NO_ROOM = "the memory has no room for the cache of a single request beside weights and the activations of a chunk (serving.chunk)"
 DRAWN, HALVED = 16, 52  # arrivals that stand for all in a step, and times that an interval of times is halved. [1]
-TAILS = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 NORMAL = {"p50": 0.0, "p90": 1.2816, "p99": 2.3263}  # quantiles of the normal distribution
 
 
@@ -244,7 +244,8 @@ class _PromptsRead:
 
     step: Outcome  # the reading of a whole prompt
     time: Array  # in which a worker reads what is not known of it. [s]
-    sent: Array  # in which its keys and values travel to a replica. [s]
+    sent: Array  # in which its keys and values travel to a replica, as long as nothing else does. [s]
+    ends: tuple[HandoverEnd, HandoverEnd]  # of the worker, and of the replica
 
 
 @stage("run")
@@ -265,7 +266,7 @@ def steady_state(job: Job, layout: Layout, machine: Machine, service: Service) -
         seen=np.maximum(flow.steps.decoding, LEAST), prompts=flow.rate * flow.steps.mean,
         times=(flow.steps.writing, flow.steps.reading),
     )  # fmt: skip
-    over_time = flow.steps if now is None else _steps(job, layout, machine, service, held, now.seen, now)
+    over_time = flow.steps if now is None else _steps(job, layout, machine, service, held, now.seen, now, read)
     outcome = _mean(over_time)
     ends = flow.rate * over_time.mean * layout.dp  # requests that end in a step
     reading = tables_of(job.reading, _single(layout), machine.stack).model_flops * service.left
@@ -456,16 +457,23 @@ def _dealt(service: Service, layout: Layout) -> Array:
 
 
 def _steps(
-    job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array, coming: _Coming | None = None
-) -> _StepKinds:
-    """Both kinds of step while so many requests of a replica decode; `coming` is that of the mean step where absent."""
+    job: Job, layout: Layout, machine: Machine, service: Service, held: Memory, decoding: Array, coming: _Coming | None = None,
+    read: _PromptsRead | None = None,
+) -> _StepKinds:  # fmt: skip
+    """Both kinds of step while so many requests of a replica decode; `coming` is that of the mean step where absent.
+
+    Where workers of their own `read` prompts, keys and values that come from them share the ports of steps that send between nodes.
+    """
     if coming is None:
         coming = _Coming(seen=decoding, prompts=divide(decoding * service.gained, service.writes))
     begun, pool = _begun(layout, service, coming.seen), service.experts
     here = _at(begun, coming.seen)
     step_of = transformer_step if pool is None else pool.outcome
     plain = service_step(step_of, job, here, machine, held)
-    if service.prefill is not None:
+    if read is not None:
+        engines = np.where((layout.ep > 1.0) | (pool is not None), np.maximum(layout.dp, 1.0), 1.0)
+        plain = slowed_step(plain, read.ends[1].meets(read.sent, plain.total * (1.0 + service.drafts), sent_outside(plain, machine)),
+            coming.prompts, engines)  # fmt: skip
         none = np.zeros(len(layout))
         return _StepKinds(
             decoding=decoding, plain=plain, mixed=plain, factor=1.0 + service.drafts, share=none, filled=none, pieces=none, load=none,
@@ -473,24 +481,24 @@ def _steps(
         )  # fmt: skip
     alone = np.full(len(layout), not POLICIES[machine.stack.engine.scheduler].mixed) & (service.rate > 0)
     written = np.where(alone, 0.0, job.written)
-    read = _chunk(service, layout, written, coming)
-    load = layout.microbatches * read.chunk.pieces / read.steps
+    pieces = _chunk(service, layout, written, coming)
+    load = layout.microbatches * pieces.chunk.pieces / pieces.steps
     beside = _at(begun, np.where(service.together, np.maximum(coming.seen - load, LEAST), coming.seen))
-    mixed = service_step(transformer_step, replace(job, chunk=read.chunk), beside, machine, held)
+    mixed = service_step(transformer_step, replace(job, chunk=pieces.chunk), beside, machine, held)
     if alone.any():
-        nobody = service_step(transformer_step, replace(job, chunk=read.chunk), _at(begun, np.full(len(layout), LEAST)), machine, held)
+        nobody = service_step(transformer_step, replace(job, chunk=pieces.chunk), _at(begun, np.full(len(layout), LEAST)), machine, held)
         mixed = merged(added(plain, nobody, 1.0), mixed, lambda one, other: np.where(alone, one, other), ("memory", "problems"))
     found = _StepKinds(
-        decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=read.share, filled=read.filled, pieces=read.steps,
-        load=load, parts=layout.microbatches, most=load, together=np.ones(len(layout)), slowed=np.maximum(read.slowed, read.share),
-        alone=alone,
+        decoding=decoding, plain=plain, mixed=mixed, factor=1.0 + service.drafts, share=pieces.share, filled=pieces.filled,
+        pieces=pieces.steps, load=load, parts=layout.microbatches, most=load, together=np.ones(len(layout)),
+        slowed=np.maximum(pieces.slowed, pieces.share), alone=alone,
     )  # fmt: skip
     again = _chunk(service, layout, written, replace(coming, times=(found.writing, found.reading)))
-    room = divide(np.maximum(service.chunk - coming.seen / layout.microbatches * written, read.chunk.tokens), read.chunk.tokens)
-    share = np.minimum(divide(again.share * again.chunk.pieces, read.chunk.pieces), 1.0)
+    room = divide(np.maximum(service.chunk - coming.seen / layout.microbatches * written, pieces.chunk.tokens), pieces.chunk.tokens)
+    share = np.minimum(divide(again.share * again.chunk.pieces, pieces.chunk.pieces), 1.0)
     return replace(
         found, share=share, slowed=np.maximum(again.slowed, share), filled=again.filled, most=load * room,
-        together=np.maximum(np.floor(layout.microbatches * np.where(read.steps > 1.0, 1.0, read.room)), 1.0),
+        together=np.maximum(np.floor(layout.microbatches * np.where(pieces.steps > 1.0, 1.0, pieces.room)), 1.0),
     )  # fmt: skip
 
 
@@ -555,7 +563,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
     rounds = divide(service.writes, service.gained)
     came = divide(at.decoding, rounds * at.longer)
     coming = _Coming(seen=_seen(service, at.decoding, at.limit), prompts=came, times=at.times)
-    steps = _steps(job, layout, machine, service, held, at.decoding, coming)
+    steps = _steps(job, layout, machine, service, held, at.decoding, coming, read)
     writing = rounds * steps.mean * at.longer
     rate = np.where(service.rate > 0, np.minimum(service.rate / layout.dp, divide(at.limit, writing)), divide(at.decoding, writing))
     found = _found(service, layout, rate * (writing + steps.pieces * steps.reading))
@@ -569,7 +577,17 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         of_all, peers, readers, together = rate, divide(service.requests, layout.dp), np.ones(1), steps.together
     else:
         rest = beside = crowded = np.zeros(1)
-        reading, server, of_all = read.time + read.sent, read.time / service.prefill.workers, rate * layout.dp
+        of_all = rate * layout.dp
+        worker = read.ends[0].meets(read.sent, read.step.total, sent_outside(read.step, service.prefill.machine))
+        replica = read.ends[1].meets(read.sent, steps.writing, sent_outside(steps.plain, machine))
+        # Keys and values leave when a prompt is read: a worker reads meanwhile where another prompt waits, or where one comes soon.
+        workers = service.prefill.workers
+        busy = np.minimum(of_all * read.time / workers, 1.0)
+        waits = erlang(workers, workers * busy)[1]
+        reads = waits - (1.0 - waits) * 0.5 * np.expm1(-of_all / workers * read.sent)
+        time = read.time + reads * worker.lost
+        sent = np.maximum(read.sent + reads * (worker.time - read.sent), replica.time)
+        reading, server = time + sent, time / service.prefill.workers
         peers, readers, together = service.requests, service.prefill.workers, service.prefill.workers
     busy = np.minimum(of_all * server, 1.0)
     others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
@@ -686,13 +704,11 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
     read = transformer_step(job.reading, prefill.layout, prefill.machine)
     step = encoded(transformer_step, read, job, prefill.layout, prefill.machine, service.prompt + service.hits)
     step = hosted(step, work, np.zeros(1))
-    return _PromptsRead(step=step, time=step.total * service.left, sent=sending(job, machine, prefill, service.left))
-
-
-def sending(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
-    """Time in which keys and values of a share of a prompt travel from a worker to a replica, shape (n,). [s]"""
-    ends = [prefill.machine] if prefill.machine is machine else [prefill.machine, machine]
-    return np.asarray(np.maximum.reduce([sending_over(job, end, prefill, share) for end in ends]))
+    worker = sending_over(job, prefill.machine, prefill, service.left)
+    replica = worker if prefill.machine is machine else sending_over(job, machine, prefill, service.left)
+    sent = np.maximum(worker, replica)
+    ends = HandoverEnd(share=share_of(worker, sent)), HandoverEnd(share=share_of(replica, sent))
+    return _PromptsRead(step=step, time=step.total * service.left, sent=sent, ends=ends)
 
 
 def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:

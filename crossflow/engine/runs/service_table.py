@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, wide
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.apart import ExpertPool, PooledStep
+from crossflow.engine.runs.arriving import sent_outside
 from crossflow.engine.runs.drafting import HostWork, asynchronous, drafted, hosted
 from crossflow.engine.runs.memory import memory
 from crossflow.engine.runs.outcome import Outcome
@@ -102,10 +103,20 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome, Pool
         tables(plain[0].total, mixed[0].total),
         tables(energy(hosted(written[0], work, n), written[1]), energy(hosted(both[0], work, m), both[1])),
     )
+    sends = _sends(replicas, written[0], (len(requests), -1)), _sends(replicas, both[0], (len(requests), len(tokens), -1))
+    sends_writing, sends_reading = sends[0][:, 0], sends[1][0, :, 0] - sends[0][0, 0]  # contexts and keys change nothing that is sent
+    if not (sends_writing.any() or sends_reading.any()):
+        sends_writing = sends_reading = np.zeros(0)
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
         reading_energy=reading_energy, before=_scaled(work.before, slower), beside=_scaled(work.beside, slower),
+        sends_writing=sends_writing, sends_reading=sends_reading,
     )  # fmt: skip
+
+
+def _sends(replicas: Replicas, steps: Outcome, shape: tuple[int, ...]) -> Array:
+    """For how long what a device sends in steps keeps its port between nodes busy, by the axes of a table. [s]"""
+    return np.reshape(wide(sent_outside(steps, replicas.machine), len(steps.total)), shape)
 
 
 def _scaled(times: tuple[Array, Array], slower: float) -> tuple[float, float]:

@@ -28,7 +28,7 @@ from crossflow.engine.service.runs import TraceRuns
 from crossflow.engine.service.standing import Failures, Scaling, Standing
 from crossflow.engine.service.tally import KindTally, Tally
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
-from crossflow.engine.service.transfers import Transfers
+from crossflow.engine.service.transfers import Transfers, Wire
 from crossflow.workload.requests.record import RequestTrace
 
 PIECE = 50_000  # requests that are taken out of arrays at a time
@@ -98,6 +98,9 @@ class _TraceRun:
         self.changes: list[tuple[float, int, Callable[[float], None]]] = []  # of which engines are up
         self.turns = itertools.count()  # of changes at the same time
         self.sent = Transfers([] if readers is None else [readers.each] * self.first, writers.received or [0.0] * len(writers.replicas))
+        # Engines whose steps send between nodes, over the ports that keys and values take, with the ends of these. [1]
+        wires: list[Wire] = [(0, i) if i < self.first else (1, i - self.first) for i in range(len(self.replicas))]
+        self.senders = {} if readers is None else {i: wires[i] for i, one in enumerate(self.replicas) if one.table.sends}
         self.followers: dict[int, list[int]] = {}
         for i in np.flatnonzero(trace.follows >= 0).tolist():
             self.followers.setdefault(int(trace.follows[i]), []).append(i)
@@ -162,6 +165,7 @@ class _TraceRun:
                 self._arrive(mine, when) if ticket is None else self._receive(ticket, when)
             elif there <= end and there <= change and there < NEVER:
                 self._travelled(sent.end(), there)
+                self._share_ports(there)
             elif change <= end and (end < NEVER or min(now, soon, there) < NEVER or any(side.held for side in self.sides)):
                 when, _, act = heapq.heappop(changes)
                 act(when)
@@ -240,6 +244,8 @@ class _TraceRun:
             heapq.heappush(self.ends, (ends, i))
         if done:
             self._ended(i, done, now)
+        if self.senders and self.sent.paths:
+            self._take_ports(now)
 
     def _see_queue(self, i: int) -> None:
         """Count anew who waits at an engine whose queue may have changed; the sum over all is largest behind an arrival or an eviction."""
@@ -290,6 +296,31 @@ class _TraceRun:
         self.where[ticket.index] = i
         side.loads.change(i, 1)
         self.sent.begin(ticket.index, reader, i, float(ticket.prompt), now)
+        self._share_ports(now)
+
+    def _share_ports(self, now: float) -> None:
+        """Hand-overs have begun or ended: steps that send over the same ports have other shares of them."""
+        if not self.senders:
+            return
+        for i, wire in self.senders.items():
+            share, replica, actor = self.sent.left_for_steps(wire), self.replicas[i], self.actors[i]
+            if share == replica.port:
+                continue
+            actor.interrupt(now)
+            before, replica.port = actor.pace, share
+            if before:
+                actor.stretch(now, actor.pace / before)
+            if actor.ends < NEVER:
+                heapq.heappush(self.ends, (actor.ends, min(i, self.first) if isinstance(actor, Lockstep) else i))
+        self._take_ports(now)
+
+    def _take_ports(self, now: float) -> None:
+        """Steps leave hand-overs what they do not take of the ports."""
+        found = dict[Wire, float]()
+        for i, wire in self.senders.items():
+            if self.replicas[i].steps and (pace := self.actors[i].pace):
+                found[wire] = self.replicas[i].sent / pace
+        self.sent.take(found, now)
 
     def _travelled(self, index: int, now: float) -> None:
         """The last bytes of a prompt's keys and values are on their way."""

@@ -27,11 +27,27 @@ class Lockstep:
         next_in_turn = member.take(ticket, now, runs=bool(self.busy))
         if not self.busy:
             self.ends = min(self.ends, now)  # of no steps, as of an engine by itself
-        elif next_in_turn and not any(one.pieces for one in self.busy):
+        elif next_in_turn:
+            self.interrupt(now)
+        return True
+
+    def interrupt(self, now: float) -> None:
+        """Let a jump end with the step that runs, as those behind it are others."""
+        if self.busy and not any(one.pieces for one in self.busy):
             for one in self.busy:
                 one.shorten(now)
-            self.ends = min((one.ends for one in self.busy), default=self.ends)
-        return True
+            self.ends = min(one.ends for one in self.busy)
+
+    @property
+    def pace(self) -> float:
+        """Time of a step with the shares of their ports that engines have now. [s]"""
+        return max((one.pace for one in self.busy), default=0.0)
+
+    def stretch(self, now: float, longer: float) -> None:
+        """Let what is left of the steps that run take so many times as long. [1]"""
+        for one in self.busy:
+            one.stretch(now, longer)
+        self.ends = min((one.ends for one in self.busy), default=self.ends)
 
     @property
     def busy(self) -> list[Replica]:

@@ -37,11 +37,12 @@ class Replica:
     """
 
     __slots__ = (
-        "adapters", "ahead", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched", "fetching",
-        "finishing", "first", "grows", "in_a_row", "keys", "left", "limits", "link", "load", "loads", "longest", "lost", "mean", "missed",
-        "mixed", "most_pages", "one_each", "order", "pace", "page", "pages", "phases", "pieces", "policy", "ranked", "reading", "reads",
-        "refused", "returned", "room", "rounds", "running", "seat", "seen", "share", "since", "slope", "step", "steps", "surplus",
-        "swapped", "table", "tokens", "trail", "vain", "waiting", "writers", "writes", "writing",
+        "adapters", "ahead", "alone", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched",
+        "fetching", "finishing", "first", "gain", "grows", "in_a_row", "keys", "late", "left", "limits", "link", "load", "loads",
+        "longest", "lost", "mean", "missed", "mixed", "most_pages", "one_each", "order", "page", "pages", "phases", "pieces", "policy",
+        "port", "ranked", "reading", "reads", "refused", "returned", "room", "rounds", "running", "seat", "seen", "sent", "share",
+        "since", "slope", "step", "steps", "surplus", "swapped", "table", "tokens", "trail", "vain", "waiting", "writers", "writes",
+        "writing",
     )  # fmt: skip
 
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
@@ -49,7 +50,7 @@ class Replica:
         # What is asked at every step, out of these.
         self.room = policy.room
         self.mixed, self.grows, self.reads, self.writes = policy.mixed, policy.room != "whole", limits.reads, limits.writes
-        self.page, self.capacity, self.pace, self.surplus = limits.page, limits.pages, limits.pace, limits.surplus
+        self.page, self.capacity, self.gain, self.surplus = limits.page, limits.pages, limits.pace, limits.surplus
         self.longest = limits.page * limits.pages  # tokens. [1]
         self.chunked = policy.chunked
         self.waiting = QUEUES[policy.order]()
@@ -91,6 +92,10 @@ class Replica:
         ] = []  # of requests that came back from there for the jump that runs, when they had their last tokens. [s]
         self.link = 0.0  # until when loads of those keep the link to further tiers busy. [s]
         self.ahead = Ahead() if limits.ahead else None
+        self.port = 1.0  # share of the port between nodes that steps have while they send, beside keys and values that are handed over. [1]
+        # Of the steps that run: for how long each keeps that port busy, its time with the whole port, and what the last takes longer as
+        # hand-overs began or ended since it began. [s]
+        self.sent = self.alone = self.late = 0.0
         self.vain = 0  # requests that the first step of the jump that runs computes in vain
 
     # ---------------------------------------------------------------------------------------- from outside
@@ -119,8 +124,8 @@ class Replica:
         if not self.steps:
             if now < self.ends:
                 self.ends = now  # of no steps: others that come at the same time begin with it
-        elif next_in_turn and not self.pieces and self.steps > 1:
-            self.shorten(now)
+        elif next_in_turn:
+            self.interrupt(now)
         return True
 
     def take(self, ticket: Ticket, now: float, *, runs: bool = False) -> bool:
@@ -256,7 +261,7 @@ class Replica:
         ahead, seen = self.ahead, now
         if ahead is not None and (ahead.ended or ahead.coming or self.fetching):
             seen = self._look(ahead, now, known)
-        self.since, self.crowded = now, False
+        self.since, self.late, self.crowded = now, 0.0, False
         if not self.reads:
             self._receive(now)
         if self.fetching:
@@ -350,7 +355,31 @@ class Replica:
             first = max(first, self.along) + self.fetched
             self.fetched = self.along = 0.0
         self.first, self.slope, self.steps = first, 0.0, 1
-        self.ends = self.since + first
+        if table.sends:
+            self._share_port(rows)
+        self.ends = self.since + self.first
+
+    def _share_port(self, rows: int) -> None:
+        """Let a step take longer whose messages have a share of the port between nodes only."""
+        self.sent, self.alone = self.table.sent(rows, self.tokens), self.first
+        self.first = self.pace
+
+    @property
+    def pace(self) -> float:
+        """Time of a step with the share of the port that it has now. [s]"""
+        return self.alone + self.sent * (1.0 / self.port - 1.0)
+
+    def stretch(self, now: float, longer: float) -> None:
+        """Let what is left of the steps that run take so many times as long. [1]"""
+        if self.steps and self.ends > now:
+            more = (self.ends - now) * (longer - 1.0)
+            self.late += more
+            self.ends += more
+
+    def interrupt(self, now: float) -> None:
+        """Let a jump of several steps end with the one that runs, as those behind it are others."""
+        if self.steps > 1 and not self.pieces:
+            self.shorten(now)
 
     def _reading_more(self, n: int) -> float:
         """What a step of several microbatches takes more for reading. [s]
@@ -365,7 +394,7 @@ class Replica:
     def _many_steps(self, steps: int) -> None:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
         n = rows = self.writing = self.writers
-        pace = self.pace
+        pace = self.gain
         held = self.mean = self.context / n if self.one_each else self.context / n + self._part
         if self.vain:
             rows, held = self._rows(n)
@@ -378,13 +407,15 @@ class Replica:
             tokens = steps if self.one_each else self._tokens_of(steps)
             if n * (tokens // self.page + 1) > self.capacity - self.pages:
                 steps = self._with_room(steps)
-        slope *= pace
-        self.first, self.slope, self.steps, self.keys, self.tokens = first, slope, steps, 0.0, 0
-        self.ends = self.since + steps * (first + 0.5 * (steps - 1) * slope)
+        self.first, self.slope, self.steps, self.keys, self.tokens = first, slope * pace, steps, 0.0, 0
+        if self.table.sends:
+            self._share_port(rows)
+        self.ends = self.since + self.lasts(steps)
 
     def lasts(self, steps: int) -> float:
         """Time of so many steps of the jump that runs. [s]"""
-        return steps * (self.first + 0.5 * (steps - 1) * self.slope)
+        found = steps * (self.first + 0.5 * (steps - 1) * self.slope)
+        return found + self.late if self.late and steps >= self.steps else found
 
     def shorten(self, now: float) -> None:
         """Let the jump end with the step that runs now, or the one that is scheduled behind it."""
@@ -416,18 +447,18 @@ class Replica:
 
     def _tokens_of(self, steps: int) -> int:
         """Tokens that so many steps give each request that writes: the mean number, in whole ones. [1]"""
-        return steps if self.one_each else int((self.rounds + steps) * self.pace + TINY) - self.step
+        return steps if self.one_each else int((self.rounds + steps) * self.gain + TINY) - self.step
 
     @property
     def _part(self) -> float:
         """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
-        return 0.0 if self.one_each else self.rounds * self.pace - self.step
+        return 0.0 if self.one_each else self.rounds * self.gain - self.step
 
     def _rounds_of(self, tokens: int) -> int:
         """The fewest steps that give each request so many tokens. [1]"""
         if self.one_each:
             return max(tokens, 1)
-        steps = max(int(tokens / self.pace), 1)
+        steps = max(int(tokens / self.gain), 1)
         while self._tokens_of(steps) < tokens:
             steps += 1
         while steps > 1 and self._tokens_of(steps - 1) >= tokens:
@@ -469,7 +500,7 @@ class Replica:
             free -= self._taken(found)
             found += 1
         while steps > 1 and self._tokens_of(steps) > found:
-            steps = min(steps - 1, max(int(found / self.pace), 1))
+            steps = min(steps - 1, max(int(found / self.gain), 1))
         return steps
 
     def _make_room(self, now: float) -> None:
@@ -846,7 +877,7 @@ class Replica:
     def _record(self, now: float, wrote: int) -> None:
         """Write the jump down, which gives requests so many of the tokens that they asked for, beside those at the ends of prompts."""
         steps, n, since = self.steps, self.writing, self.since
-        context, alike = self.mean + 0.5 * (steps - 1) * self.pace, n * steps
+        context, alike = self.mean + 0.5 * (steps - 1) * self.gain, n * steps
         queued = len(self.waiting) if self.ahead is None else self.queued
         if n and not self.in_a_row:
             alike -= n

@@ -17,6 +17,7 @@ import numpy as np
 from crossflow.base.arrays import Array
 
 Line = tuple[float, float, float]
+NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,6 +37,8 @@ class StepTable:
         where steps take what their own requests take.
     stages : of the pipeline, to whose microbatches requests are dealt one after the other. [1]
     before, beside : what the host does for a step before its kernels, and beside them: of the step, and of each request that writes. [s]
+    sends_writing, sends_reading : for how long what a device sends in a step keeps its port between nodes busy, shape (requests,), and by
+        how much longer for tokens that are read, shape (tokens,); none where engines send nothing there. [s]
     """
 
     requests: Array
@@ -50,12 +53,16 @@ class StepTable:
     stages: int = 1
     before: tuple[float, float] = (0.0, 0.0)
     beside: tuple[float, float] = (0.0, 0.0)
+    sends_writing: Array = field(default_factory=lambda: NOTHING)
+    sends_reading: Array = field(default_factory=lambda: NOTHING)
     hosted: bool = field(init=False, default=False)  # whether the host lengthens any step
+    sends: bool = field(init=False, default=False)  # whether steps send between nodes
     _lines: dict[int, tuple[list[float], list[tuple[float, float, float, float]]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[tuple[float, ...]]]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosted", self.before != (0.0, 0.0) or self.beside != (0.0, 0.0))
+        object.__setattr__(self, "sends", self.sends_writing.size > 0)
 
     def line(self, n: int, context: float, *, alone: bool = True) -> Line:
         """D at a context, its slope, and the context up to which it is straight; `alone` where the step only writes. [s], [s], [1]"""
@@ -76,6 +83,12 @@ class StepTable:
         begin, width, low, span, near, beside, far, across = cells[bisect_right(first, tokens)][bisect_right(second, keys)]
         u, v = (tokens - begin) / width, (keys - low) / span
         return (1.0 - u) * ((1.0 - v) * near + v * beside) + u * ((1.0 - v) * far + v * across)
+
+    def sent(self, n: int, tokens: int) -> float:
+        """For how long a step that writes for n requests and reads so many tokens keeps the port between nodes busy. [s]"""
+        written = _linear(self.sends_writing, (_at(self.requests, np.array([float(n)])),))
+        read = _linear(self.sends_reading, (_at(self.tokens, np.array([float(tokens)])),)) if tokens else np.zeros(1)
+        return max(float((written + read)[0]), 0.0)
 
     def with_host(self, n: int, time: float) -> float:
         """The time of a step of kernels alone with what the host does for it and for its n requests that write. [s]"""

@@ -7,6 +7,10 @@ begins or ends.
 A service has a handful of flows at a time and shares anew twice a request. `max_min` fills one link after the other on plain numbers, in
 some 5 to 10 us for one to four flows; `crossflow.hardware.mapping.flows.max_min`, made for thousands, takes 450 us for as few.
 Both give the same rates, and a test says so.
+
+Steps of an engine that send between nodes use its link too. While they do, rates are max-min fair among them and the flows: steps have the
+rate that flows leave, but no less than that of one of k flows beside them, 1 / (k + 1). What they take of the link on average, flows do
+not have (`take`): of steps that send for a part d of their time, alone, and have the share s while they send, d / (1 - d + d / s).
 """
 
 from __future__ import annotations
@@ -58,7 +62,23 @@ class Transfers:
         self.paths: dict[int, WirePath] = {}
         self.left: dict[int, float] = {}  # tokens of each flow that have still to travel. [1]
         self.rates: dict[int, float] = {}  # [1/s]
+        self.taken: dict[Wire, float] = {}  # share of a link that steps of its engine take. [1]
         self.now, self.ends, self.next = 0.0, NEVER, -1
+
+    def left_for_steps(self, link: Wire) -> float:
+        """The share of a link that steps of its engine have while they send. [1]"""
+        flows = [flow for flow, path in self.paths.items() if link in path]
+        if not flows or math.isinf(self.capacity[link]):
+            return 1.0
+        alone = max_min(self.paths, self.capacity)
+        return max(1.0 / (len(flows) + 1), 1.0 - sum(alone[flow] for flow in flows) / self.capacity[link])
+
+    def take(self, shares: Mapping[Wire, float], now: float) -> None:
+        """Steps of engines take shares of their links."""
+        if shares != self.taken:
+            self._advance(now)
+            self.taken = dict(shares)
+            self._share()
 
     def begin(self, flow: int, sender: int, receiver: int, tokens: float, now: float) -> None:
         """A flow of so many tokens begins."""
@@ -80,7 +100,8 @@ class Transfers:
             self.left = {flow: max(left - self.rates[flow] * passed, 0.0) for flow, left in self.left.items()}
 
     def _share(self) -> None:
-        self.rates = max_min(self.paths, self.capacity)
+        left = {link: self.capacity[link] * (1.0 - share) for link, share in self.taken.items()}
+        self.rates = max_min(self.paths, {**self.capacity, **left} if left else self.capacity)
         rest = {flow: left / self.rates[flow] for flow, left in self.left.items()}
         self.next = min(rest, key=lambda flow: (rest[flow], flow), default=-1)
         self.ends = self.now + rest[self.next] if rest else NEVER

@@ -242,8 +242,11 @@ _METHODS = {"gradient boosting": lambda _: _boosting(), "multilayer perceptron":
 
 
 def _fitted(method: str, features: Array, ratio: Array) -> Any:
+    from threadpoolctl import threadpool_limits  # which scikit-learn needs
+
     regressor = _METHODS[method](features.shape[1])
-    with warnings.catch_warnings():
+    # Matrices of some hundred rows: threads would wait for each other longer than they multiply.
+    with warnings.catch_warnings(), threadpool_limits(limits=1):
         warnings.simplefilter("ignore")  # a search that ends at its limit is scored like any other
         regressor.fit(features, ratio)
     return regressor

@@ -23,6 +23,9 @@ _ROWS = frozenset({
     "down_proj", "dense_4h_to_h", "proj_out", "fc_out", "wo_proj", "to_out", "to_add_out",
 })  # fmt: skip
 
+# Names of the matrices of keys and values, which are cut by columns also where groups of heads share them, so that they narrow.
+_KEYS = frozenset({"k", "v", "k_proj", "v_proj", "wk", "wv", "w_k", "w_v", "key", "value", "k_lin", "v_lin", "to_k", "to_v"})
+
 # Attributes of attention: its heads, and those of keys and values.
 _HEADS = (
     "num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "num_key_value_heads", "num_kv_heads", "n_kv_heads",
@@ -234,10 +237,15 @@ def _own_name(path: str) -> str:
 
 
 def _plan_by_name(model: Any) -> Iterator[tuple[str, ParallelStyle]]:
-    """Matrices of the blocks: by rows where they end an attention or an MLP, as they narrow or by their name, by columns elsewhere."""
+    """Matrices of the blocks: by rows where they end an attention or an MLP, as they narrow or by their name, by columns elsewhere.
+
+    Those of keys and values that groups of heads share narrow, and end nothing.
+    """
     names = {id(module): name for name, module in model.named_modules()}
     for block in blocks(model):
         inside = [(f"{names[id(block)]}.{name}", one) for name, one in block.named_modules() if isinstance(one, nn.Linear)]
         for name, one in inside:
-            ends = _own_name(name) in _ROWS and one.out_features == one.in_features
-            yield name, RowwiseParallel() if ends or one.out_features < one.in_features else _Columns()
+            own = _own_name(name)
+            ends = own in _ROWS and one.out_features == one.in_features
+            narrows = one.out_features < one.in_features and own not in _KEYS
+            yield name, RowwiseParallel() if ends or narrows else _Columns()

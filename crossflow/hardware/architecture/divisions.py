@@ -21,7 +21,6 @@ from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document, Path_, Place
 from crossflow.base.limits import shown
 from crossflow.base.paths import quantities
-from crossflow.hardware.architecture.shaping import library_value
 from crossflow.hardware.architecture.template import BUDGETS, MEMORY_FIELDS, Budgets, BudgetShares, GeneratedSystem, TechnologyDivision
 from crossflow.hardware.technology.library import TechLibrary
 
@@ -238,7 +237,11 @@ def tables(system: GeneratedSystem, nodes: Sequence[str], memories: Sequence[str
 
 def _value(system: GeneratedSystem, library: TechLibrary, row: TechnologyDivision, path: str) -> Array:
     """What a row has at a path of the microarchitecture: its own value or the template's, which it was completed by, or the library's."""
-    found = system.free(path).read(row.microarchitecture[path]) if path in row.microarchitecture else library_value(system, library, path)
+    if path in row.microarchitecture:
+        return system.free(path).read(row.microarchitecture[path])
+    from crossflow.hardware.architecture.shaping import library_value
+
+    found = library_value(system, library, path)
     if found is None:
         raise CrossflowError(
             f"{system.name}: the division for {row.logic} with {row.memory} lacks {path}, of which the template has no value"

@@ -28,14 +28,13 @@ from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_
 from crossflow.hardware.architecture.supply import NO_LOSSES, PowerLosses, delivered, delivery_of, endured, losses
 from crossflow.hardware.architecture.switching import NOTHING as UNSWITCHED
 from crossflow.hardware.architecture.switching import Switching, with_switches, working
-from crossflow.hardware.architecture.template import Budgets, BudgetShares, GeneratedSystem, OnChipLevel, is_none
+from crossflow.hardware.architecture.template import CHANGED, Budgets, BudgetShares, GeneratedSystem, OnChipLevel, is_none
 from crossflow.hardware.architecture.voltage import OperatingPoint, frugal_voltage, operate
 from crossflow.hardware.technology.components import Bond, Compute, Delivery, Link, LogicNode, OffChip, OnChip, Substrate, Switch
 from crossflow.hardware.technology.library import Choice, TechLibrary, disordered, kind_of, taken
 
 NOTHING, NO_LIMIT = np.zeros(1), np.full(1, np.inf)
 OPTIONAL = ("intra_switch", "inter_switch", "intra_uplink", "inter_uplink")  # roles that a system may leave open
-CHANGED = ("compute", "memory", "second_memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
 DELIVERY_PASSES = 4  # each takes what is left undelivered down by memory's share of the power
 NO_SECOND = (
     "not one device of the second memory fits its package area (second_memory.room), controller area, edge and power"

@@ -131,6 +131,9 @@ class NeighbourJob(JobTraffic):
     devices: PositiveInt = Field(description="its devices; whole nodes, each with as many as the step's own, or whole rails of these")
 
 
+TAIL = 0.95  # quantile of what congestion does that is told beside the mean
+
+
 class Congestion(FileModel):
     """How flows between nodes share the links of a fat tree or dragonfly, with one another and with those of other jobs.
 

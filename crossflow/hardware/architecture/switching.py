@@ -15,12 +15,12 @@ import numpy as np
 
 from crossflow.base.arrays import Array, divide, most_square
 from crossflow.hardware.architecture.network import CLOS, OPTICAL, UNSWITCHED, NetworkLevel
-from crossflow.hardware.architecture.wires import ENDLESS, Cause, Span, Wiring, dragonfly, folded_clos, optical_torus
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of
 
 if TYPE_CHECKING:
     from crossflow.hardware.architecture.generator import Links, Parts
     from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
+    from crossflow.hardware.architecture.wires import Cause, Span, Wiring
     from crossflow.hardware.technology.components import Link, Switch
 
 ZERO, ONE = np.zeros(1), np.ones(1)
@@ -115,9 +115,11 @@ def _wiring(system: GeneratedSystem, one: Levelled, switch: Switch) -> Wiring | 
     level, kind, room = one.level, one.level.wiring, system.room
     taper = level.oversubscription or 1.0
     devices, ports = np.full(1, float(one.endpoints)), np.ceil(one.lanes / switch.lanes_per_port - 1e-9)
+    from crossflow.hardware.architecture.wires import dragonfly, folded_clos, optical_torus
+
     if kind in CLOS:
         reach = one.link.reach if one.own else None
-        near = ENDLESS if reach is None else np.maximum(np.floor(room.within(reach) / one.abreast + 1e-9), 1.0)
+        near = np.full(1, np.inf) if reach is None else np.maximum(np.floor(room.within(reach) / one.abreast + 1e-9), 1.0)
         near = np.minimum(near, _group(system, one)) if kind == "fat-tree" else near
         return folded_clos(
             devices, ports, switch.ports, room, taper=taper, tiers=level.tiers, onward=level.onward, abreast=one.abreast, near=near
@@ -146,6 +148,8 @@ def _unswitched(system: GeneratedSystem, one: Levelled) -> Wiring:
     else:
         direct = kind in ("fully-connected", "hybrid-cube-mesh", "dragonfly")
         length = room.across(devices) if direct else room.to_switch(devices)
+    from crossflow.hardware.architecture.wires import Span, Wiring
+
     return Wiring(tiers=ZERO, hops=ZERO, chips=ZERO, spans=(Span(name="", share=ONE, length=length, passes=ONE, upper=kind == OPTICAL),))
 
 

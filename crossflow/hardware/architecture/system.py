@@ -20,9 +20,8 @@ from crossflow.base.limits import shown
 from crossflow.base.stages import stage
 from crossflow.hardware.architecture import divisions
 from crossflow.hardware.architecture.datasheet import from_datasheet
-from crossflow.hardware.architecture.generator import CHANGED, generate
 from crossflow.hardware.architecture.model import Architecture
-from crossflow.hardware.architecture.template import READING, DatasheetSystem, GeneratedSystem, PoolName, SystemSpec, is_none
+from crossflow.hardware.architecture.template import CHANGED, READING, DatasheetSystem, GeneratedSystem, PoolName, SystemSpec, is_none
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of, load_library
 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
@@ -343,7 +342,11 @@ def architecture(spec: SystemSpec, library: TechLibrary | None = None, choices: 
     choices : the technology that differs between design points.
     """
     parts = load_library(spec.techlib) if library is None else library
-    return generate(spec, parts, choices) if isinstance(spec, GeneratedSystem) else from_datasheet(spec, parts)
+    if isinstance(spec, DatasheetSystem):
+        return from_datasheet(spec, parts)
+    from crossflow.hardware.architecture.generator import generate
+
+    return generate(spec, parts, choices)
 
 
 @functools.cache

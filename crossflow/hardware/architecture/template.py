@@ -232,12 +232,12 @@ class SystemFields(NamedFileModel):
             raise ValueError(f"nodes: {self.nodes} nodes of {self.devices_per_node} devices are more than {DEVICES:,} devices")
         if self.devices is not None and self.nodes is not None and self.devices != self.nodes * self.devices_per_node:
             raise ValueError(
-                f"devices = {self.devices} but nodes x devices_per_node = {self.nodes} x {self.devices_per_node}"
+                f"devices: devices = {self.devices} but nodes x devices_per_node = {self.nodes} x {self.devices_per_node}"
                 f" = {self.nodes * self.devices_per_node}; give one of the two"
             )
         if self.devices is not None and not fills(self.devices, self.devices_per_node):
             raise ValueError(
-                f"devices = {self.devices} does not fill nodes of {self.devices_per_node} devices;"
+                f"devices: {self.devices:,} devices do not fill nodes of {self.devices_per_node};"
                 f" give a multiple of {self.devices_per_node}, or fewer than that"
             )
         return self
@@ -432,6 +432,9 @@ class Budgets(FileModel):
         if twice := next((pair for pair, count in named.items() if count > 1), None):
             raise ValueError(f"divisions: two rows for {twice[0]} with {twice[1]}")
         return self
+
+
+CHANGED = ("compute", "memory", "second_memory", "intra_link", "inter_link")  # roles of the technology whose entries a system may change
 
 
 class ComponentChanges(FileModel):

@@ -41,14 +41,13 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
 from crossflow.base.errors import StrategyError
-from crossflow.hardware.architecture.network import Congestion, NeighbourJob
+from crossflow.hardware.architecture.network import TAIL, Congestion, NeighbourJob
 from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.hardware.mapping.topology import GROUPED, Network, Topology
 
 Pattern: TypeAlias = Literal["ring", "chain", "all-to-all", "tree", "handover", "gather", "scatter"]
 MOST_HASHED = 1 << 22  # hashes of all draws; what sends more flows has as many on every path
 UP, DOWN, ACROSS = "link of a leaf switch to a spine", "link of a spine to a leaf switch", "link between two groups"
-TAIL = 0.95  # quantile that is told beside the mean
 
 
 @dataclass(frozen=True, kw_only=True)

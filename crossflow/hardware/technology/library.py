@@ -326,28 +326,29 @@ def _check_stated(document: Document) -> None:
     problems, said = [], document.data.get("stated")
     stated = said if isinstance(said, list) else ()  # what else it may be is told when the library is read
     for section in (name for name in document.data if name in stated):
-        for path, value in files.walk(document.data[section], (section,)):
-            missing = [key for key in ("status", "low", "high") if key not in value] if _is_number(value) else []
-            if missing:
+        for path, number in _numbers(document.data[section], (section,)):
+            if missing := [key for key in ("status", "low", "high") if key not in number]:
                 message = f"expected the key '{missing[0]}': the file says under `stated` that every number of '{section}' has it"
                 problems.append(document.problem(path, message))
     if problems:
         raise SpecError(problems)
 
 
-def _is_number(value: Any) -> bool:
-    """Whether a value of plain data is a number with its source."""
-    return isinstance(value, dict) and "value" in value
+def _numbers(data: Any, path: files.Path_ = ()) -> list[tuple[files.Path_, Mapping[str, Any]]]:
+    """Numbers with their sources in plain data, with their paths; what is no container is passed over, for it is most of a library."""
+    found = [(path, data)] if isinstance(data, dict) and "value" in data else []
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        if isinstance(value, (dict, list)):
+            found += _numbers(value, (*path, key))
+    return found
 
 
 def _check(library: TechLibrary, document: Document) -> None:
     """Problems that no single field shows: unknown sources and nodes, voltages out of order."""
     problems = []
-    for path, value in files.walk(document.data):
-        if _is_number(value) and value.get("source") not in library.sources:
-            message = (
-                f"source '{value.get('source')}' is not among the file's sources{did_you_mean(str(value.get('source')), library.sources)}"
-            )
+    for path, number in _numbers(document.data):
+        if (source := number.get("source")) not in library.sources:
+            message = f"source '{source}' is not among the file's sources{did_you_mean(str(source), library.sources)}"
             problems.append(document.problem((*path, "source"), message))
     for kind in KINDS:
         dotted = [name for name in library.names(kind) if "." in name]

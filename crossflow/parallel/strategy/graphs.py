@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossflow.base.errors import StrategyError
-from crossflow.parallel.strategy.kinds import ANY, Nodes, StrategyFilter, StrategyKind
+from crossflow.parallel.strategy.kinds import ANY, GIVEN, Nodes, StrategyFilter, StrategyKind
 from crossflow.parallel.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Mesh, RankBlock, divisors, levels_text
 from crossflow.parallel.strategy.notation import GRAPH, Written, parse
 from crossflow.parallel.transform import assign_stages, check_divides
-from crossflow.program.program import Program
-from crossflow.workload.graph import Graph
 
 if TYPE_CHECKING:
+    from crossflow.program.program import Program
+    from crossflow.workload.graph import Graph
     from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec
 
-GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
 _BLOCKS: dict[str, RankBlock] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
 
 

@@ -23,9 +23,9 @@ from crossflow.base.errors import StrategyError
 from crossflow.parallel.strategy.kinds import LayeredStrategies, Nodes, StrategyFilter, StrategyLimits
 from crossflow.parallel.strategy.mesh import BLOCKS, WORD_ROLES, Levels, Mesh, Role, levels_text, needs
 from crossflow.parallel.strategy.notation import RECOMMENDATION, Written, parse
-from crossflow.workload.dlrm import Dlrm
 
 if TYPE_CHECKING:
+    from crossflow.workload.dlrm import Dlrm
     from crossflow.workload.dlrm_spec import DlrmSpec
 
 Kind = Literal["dense", "embedding", "transformer", "experts"]

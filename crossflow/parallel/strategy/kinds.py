@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Nodes = tuple[int, int]  # devices of a node, and nodes
 ANY = "any"  # the first strategy that divides a workload, where a study tries others anyway
+GIVEN = "a program says by itself how it is divided; leave strategy out, or write another program"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,12 @@ from crossflow.base.errors import StrategyError
 from crossflow.base.limits import shown
 from crossflow.hardware.architecture.connected import unconnected
 from crossflow.hardware.architecture.template import SystemSpec, fills
-from crossflow.parallel.strategy.graphs import GraphStrategies, ProgramStrategies
 from crossflow.parallel.strategy.hierarchy import Hierarchy, RecommendationStrategies
 from crossflow.parallel.strategy.kinds import ANY, LayeredStrategies, Nodes, StrategyFilter, StrategyKind, StrategyLimits
 from crossflow.parallel.strategy.mesh import Mesh, needs, sizes_text
 from crossflow.parallel.strategy.notation import Written, is_by_types, parse_any
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.plans import TransformerStrategies
-from crossflow.workload.dlrm_spec import DlrmSpec
-from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
 if TYPE_CHECKING:
     from crossflow.workload.kinds import Workload
@@ -29,15 +26,16 @@ AUTO = "auto"  # the fastest strategy that fits, which `crossflow.answers.planni
 BY_TYPES = "roles by layer type say nothing of stages on devices of several kinds; give degrees, such as tp8-dp4-pp4"
 LONGEST = 2000  # characters of a strategy
 
-_KINDS: Mapping[type, type[StrategyKind]] = {
-    LstmSpec: GraphStrategies, GemmSpec: GraphStrategies, TransformerSpec: TransformerStrategies, DlrmSpec: RecommendationStrategies,
-    ProgramSpec: ProgramStrategies,
-}  # fmt: skip
+_LAYERED: Mapping[str, type[LayeredStrategies]] = {"transformer": TransformerStrategies, "dlrm": RecommendationStrategies}
 
 
 def strategies_of(workload: Workload) -> StrategyKind:
     """Strategies of a workload, as its kind has them."""
-    return _KINDS[type(workload)](workload)
+    if workload.layered:
+        return _LAYERED[workload.model](workload)
+    from crossflow.parallel.strategy.graphs import GraphStrategies, ProgramStrategies
+
+    return (GraphStrategies if workload.divisible else ProgramStrategies)(workload)
 
 
 def read_strategy(written: Written | None, workload: Workload | None, system: SystemSpec | None) -> AnyStrategy | None:

@@ -1,0 +1,77 @@
+"""Collectives of imported models against real ranks over gloo that run the same functions: how many, and how many bytes."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from divided import MICROBATCHES, TOKENS
+from models import WIDTH
+from test_import import sent
+
+from crossflow.evidence.torch import record
+
+HERE = Path(__file__).parent
+TWO = (
+    "replicated", "replicated_with_buffers", "in_many_buckets", "replicated_and_tied", "replicated_in_part", "sharded", "sharded_once",
+    "sharded_and_tied", "sharded_in_part", "over_tensor_ranks", "over_sequences", "in_stages",
+)  # fmt: skip
+FOUR = ("sharded_and_replicated", "with_shards")
+COUNTED = 4  # bytes of the count of batches beyond those of an fp32, which is an int64: the profiler sees elements. [B]
+
+
+@functools.cache
+def real(ranks):
+    """What rank 0 of real ranks sends in a step, by function and kind."""
+    names = {2: TWO, 4: FOUR}[ranks]
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {"PYTHONWARNINGS": "ignore"}
+    words = [sys.executable, str(HERE / "gloo_ranks.py"), str(ranks), *names]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False, env=environment)
+    found = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert set(found) == set(names), done.stderr[-2000:]
+    return found
+
+
+def imported(name, ranks):
+    """The same of the program, as gloo sends it: parts of gathers, and reductions that scatter as whole ones."""
+    program = record(f"{HERE / 'divided.py'}:{name}", world_size=ranks)
+    found = {}
+
+    def add(kind, count, size):
+        before = found.get(kind, [0, 0])
+        found[kind] = [before[0] + count, before[1] + size]
+
+    for (collective, axes), (count, size) in sent(program).items():
+        members = dict(program.axes)[axes[0]]
+        assert len(axes) == 1
+        add({"all_gather": "gathered", "broadcast": "broadcast"}.get(collective, "reduced"), count,
+            size / members if collective == "all_gather" else size)  # fmt: skip
+        if collective == "reduce_scatter":
+            add("scattered", count, 0)
+    return found
+
+
+@pytest.mark.parametrize(("name", "ranks"), [*((name, 2) for name in TWO if name != "in_stages"), *((name, 4) for name in FOUR)])
+def test_programs_send_what_real_ranks_send(name, ranks):
+    theirs, mine = real(ranks)[name], imported(name, ranks)
+    if name == "replicated_with_buffers":
+        mine["broadcast"][1] -= COUNTED
+    assert mine == theirs
+
+
+def test_words_for_replicas_send_what_real_ranks_send():
+    program = record(f"{HERE / 'models.py'}:gpt", world_size=2, parallel="ddp", batch=2, sequence=TOKENS)
+    assert sent(program) == {("all_reduce", ("dp",)): tuple(real(2)["replicated"]["reduced"])}
+
+
+def test_stages_hand_over_what_real_ones_do():
+    """Rank 0 sends the results of each microbatch on, and receives their gradients."""
+    program = record(
+        f"{HERE / 'models.py'}:deep", world_size=2, parallel="pp=2", microbatches=MICROBATCHES, batch=MICROBATCHES, sequence=TOKENS
+    )
+    for phase, kind in (("forward", "sent"), ("backward", "received")):
+        ((_, (count, size)),) = sent(program, phase).items()
+        assert [count, size] == real(2)["in_stages"][kind] == [MICROBATCHES, MICROBATCHES * TOKENS * WIDTH * 4]
