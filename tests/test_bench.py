@@ -21,6 +21,7 @@ def figures():
         patch.setattr(bench, "POINTS", 64)
         patch.setattr(bench, "PRODUCTS", 500)
         patch.setattr(bench, "SAMPLED", 50)
+        patch.setattr(bench, "CONVERSATIONS", 20)
         patch.setattr(bench, "GradientSettings", lambda: GradientSettings(starts=2, steps=2))
         patch.setattr(bench, "_cpu", lambda work, **_: once(work))
         return bench.run()
@@ -38,7 +39,7 @@ def test_every_figure_has_value_unit_and_meaning(figures):
         "plans_per_second": "1/s",
     }
     units |= {"predict_first": "s"}
-    units |= {"timeline_64_stages": "s", "events_per_second": "1/s", "strategy_grid": "s", "flows_10k": "s"}
+    units |= {"timeline_64_stages": "s", "events_per_second": "1/s", "strategy_grid": "s", "flows_10k": "s", "replayed_requests": "1/s"}
     assert {name: figure["unit"] for name, figure in figures.items()} == units
     for name, figure in figures.items():
         speed = name not in ("memory_growth", "scale_65536_over_8", "events_per_second")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_service_events import conversations, poisson, reading, replica, table, through
 
+from crossflow.base.arrays import NumberLists
 from crossflow.engine.service import tally as tally_module
 from crossflow.engine.service.fleet import EnginePool, Readers, replay, replay_tallied
 from crossflow.engine.service.policies import POLICIES, policy_of
@@ -290,7 +291,8 @@ def test_engines_are_up_for_their_share_of_time():
 
 def test_an_empty_cache_follows_a_failure():
     trace = RequestTrace.of(
-        np.array([0.0, 2.0, 20.0, 22.0]), np.full(4, 193), np.full(4, 2), blocks=((1, 2, 3),) * 4, block=64
+        np.array([0.0, 2.0, 20.0, 22.0]), np.full(4, 193), np.full(4, 2), block=64,
+        blocks=NumberLists.of(np.repeat(np.arange(4), 3), [1, 2, 3] * 4, 4),
     )  # fmt: skip
     made = [replica(table(), block=4)]
     found = replay(trace, pool(trace, made, "round_robin"), failures=Planned(mean_time=1.0, repair=1.0, at=10.0))

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from sampled import fewer
 
+from crossflow.base.arrays import NumberLists
 from crossflow.engine.service.cache import PrefixCache
 from crossflow.engine.service.fleet import EnginePool, Readers, replay
+from crossflow.engine.service.loads import PoolLoads
 from crossflow.engine.service.policies import POLICIES, policy_of
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import ROUTERS, router
+from crossflow.engine.service.runs import TraceRuns
 from crossflow.engine.service.standing import Failures
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import Limits
@@ -330,12 +333,16 @@ def test_requests_follow_the_end_of_others():
     assert found.arrival[2] == 9.0  # no sooner than its own arrival
 
 
+def number_lists(rows):
+    return NumberLists.of(np.repeat(np.arange(len(rows)), [len(row) for row in rows]), [one for row in rows for one in row], len(rows))
+
+
 def hashed(prompts, block=64):
     """Requests far apart whose prompts begin as these lists of block numbers say."""
     count = len(prompts)
     lengths = np.array([block * len(each) + 1 for each in prompts])
     return RequestTrace.of(
-        np.arange(count) * 100.0, lengths, np.full(count, 2), blocks=tuple(map(tuple, prompts)), block=block
+        np.arange(count) * 100.0, lengths, np.full(count, 2), blocks=number_lists(prompts), block=block
     )  # fmt: skip
 
 
@@ -374,7 +381,7 @@ def conversations(sessions, turns, *, rate=2.0, think=3.0, block=64, seed=0):
     first = [np.arange(1 + row[1] // block) + 1000 * row[3] for row in rows]
     return RequestTrace.of(
         np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), np.array([row[2] for row in rows]), block=block,
-        blocks=tuple(tuple(each[: row[1] // block].tolist()) for each, row in zip(first, rows, strict=True)),
+        blocks=number_lists([each[: row[1] // block].tolist() for each, row in zip(first, rows, strict=True)]),
         follows=follows, history=follows >= 0,
     )  # fmt: skip
 
@@ -384,7 +391,7 @@ def asked(turns, *, block=64, gap=0.0):
     count = len(turns)
     return RequestTrace.of(
         gap * np.arange(count), np.array([block * len(each) + 1 for each in turns]), np.full(count, 2),
-        blocks=tuple(map(tuple, turns)), block=block,
+        blocks=number_lists(turns), block=block,
     )  # fmt: skip
 
 
@@ -535,8 +542,10 @@ def test_the_next_turn_finds_the_last_answer():
 def test_the_last_token_of_an_answer_is_in_no_block():
     """Nobody reads the last token that was written: 128 of prompt and 64 of answer keep 191, which fill 2 blocks of 64."""
     for output, kept in ((64, 128), (65, 192), (66, 192)):
-        turns = {"follows": np.array([-1, 0]), "pause": np.array([0.0, 1.0]), "blocks": ((1, 2), (1, 2, 3, 4, 5)), "block": 64}
-        trace = RequestTrace.of(np.zeros(2), np.array([128, 320]), np.array([output, 2]), **turns)
+        turns = {"follows": np.array([-1, 0]), "pause": np.array([0.0, 1.0]), "block": 64}
+        trace = RequestTrace.of(
+            np.zeros(2), np.array([128, 320]), np.array([output, 2]), blocks=number_lists([(1, 2), (1, 2, 3, 4, 5)]), **turns
+        )
         assert through(trace, replica(table(), block=4)).hits.tolist() == [0, kept]
 
 
@@ -550,32 +559,103 @@ def test_an_answer_that_nobody_asks_for_takes_room_too():
     assert found == {"short": [0, 0, 192], "long": [0, 0, 64]}
 
 
-class Plain:
-    """A prefix cache that looks at everything each time."""
+class Blocks:
+    """A prefix cache that counts every block by itself."""
 
-    def __init__(self, blocks):
-        self.blocks, self.order = blocks, []
+    def __init__(self, beyond):
+        self.beyond, self.used, self.idle, self.tiers = beyond, {}, [], [[] for _ in beyond]
 
-    def hits(self, prompt):
-        found = 0
-        while found < len(prompt) and prompt[found] in self.order:
-            found += 1
+    def found(self, prompt):
+        many, far = 0, []
+        for block in prompt:
+            if block not in self.used and block not in self.idle:
+                tier = next((i for i, held in enumerate(self.tiers) if block in held), None)
+                if tier is None:
+                    break
+                far.append((many, tier))
+            many += 1
+        return many, far
+
+    def back(self, block):
+        for held in (self.idle, *self.tiers):
+            if block in held:
+                held.remove(block)
+
+    def take(self, prompt):
+        new = [block for block in prompt if block not in self.used]
+        for block in prompt:
+            self.back(block)
+            self.used[block] = self.used.get(block, 0) + 1
+        return len(new)
+
+    def free(self, prompt):
+        before = len(self.used)
         for block in reversed(prompt):
-            self.order = [other for other in self.order if other != block] + [block]
-        self.order = self.order[-self.blocks :]
-        return found
+            self.used[block] -= 1
+            if not self.used[block]:
+                del self.used[block]
+                self.idle.append(block)
+        return before - len(self.used)
+
+    def keep(self, blocks):
+        for block in reversed(blocks):
+            if block not in self.used:
+                self.back(block)
+                self.idle.append(block)
+
+    def shrink(self, room):
+        while len(self.idle) > room:
+            block = self.idle.pop(0)
+            for held, most in zip(self.tiers, self.beyond, strict=True):
+                held.append(block)
+                if len(held) <= most:
+                    break
+                block = held.pop(0)
 
 
-def test_the_prefix_cache_is_that_of_a_plain_list():
-    rng = np.random.default_rng(2)
-    prompts = [tuple(int(rng.integers(0, 6)) * 10**i + i for i in range(int(rng.integers(1, 5)))) for _ in range(300)]
-    prompts = [tuple(hash(each[: i + 1]) for i in range(len(each))) for each in prompts]
-    cache, plain = PrefixCache(1), Plain(12)
-    for prompt in prompts:
-        assert cache.found(prompt)[0] == plain.hits(prompt)
-        cache.take(prompt)
-        cache.free(prompt)
-        cache.shrink(12)
+def told(chain):
+    return [block for begin, end in chain for block in range(begin, end)]
+
+
+@pytest.mark.parametrize("beyond", [(), (6,), (40, 14)])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_cache_of_runs_is_that_of_single_blocks(seed, beyond):
+    """Texts that go on from each other at any place; answers that are kept in part, also while others have them or they lie somewhere."""
+    rng, texts, free = np.random.default_rng(seed), [], 0
+    for _ in range(30):
+        begin = texts[rng.integers(len(texts))] if texts and rng.random() < 0.8 else []
+        begin = begin[: int(rng.integers(0, len(begin) + 1))] if rng.random() < 0.6 else begin
+        new = int(rng.integers(1, 15))
+        texts.append([*begin, *range(free, free + new)])
+        free += new
+    own = np.array([int(rng.integers(1, len(text) + 1)) for text in texts])
+    heirs = {i: i for i in range(len(texts))}  # the rest of each text as the answer
+    runs = TraceRuns(number_lists(texts), own, np.array([len(text) for text in texts]), heirs)
+    cache, plain, users = PrefixCache(2, beyond), Blocks(beyond), []
+    for _ in range(400):
+        i, what = int(rng.integers(len(texts))), rng.random()
+        (prompt, many), answer = runs.prompt(i), runs.answer(i)
+        assert told(prompt) + told(answer) == texts[i]
+        assert len(told(prompt)) == many
+        if what < 0.35:
+            text = prompt + answer if rng.random() < 0.5 else prompt
+            assert cache.take(text) == 2 * plain.take(told(text))
+            users.append(text)
+        elif what < 0.7 and users:
+            text = users.pop(int(rng.integers(len(users))))
+            assert cache.free(text) == 2 * plain.free(told(text))
+        else:
+            kept = cache.names(answer, int(rng.integers(0, 9)))
+            cache.keep(kept)
+            plain.keep(told(kept))
+        room = int(rng.choice([10, 30, 100, 200]))
+        cache.shrink(room)
+        plain.shrink(room // 2)
+        assert len(cache) == len(plain.used) + len(plain.idle)
+        for text in (prompt, prompt + answer):
+            assert cache.pages(text) == 2 * sum(block not in plain.used for block in told(text))
+            assert cache.found(text) == plain.found(told(text))
+    assert cache.cuts
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -593,6 +673,59 @@ def test_routers_use_engines(name):
         assert (found.where == kind).all()
     if name == "length":
         assert found.prompt[found.where == 0].max() <= found.prompt[found.where == 2].min()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_engine_with_the_fewest_requests_is_the_first_of_the_least(early):
+    """Asked from the begin on, or for the first time when some have requests already; heaps do not grow with the run."""
+    rng, loads, asked = np.random.default_rng(5), PoolLoads(7), 0
+    for turn in range(3000):
+        engine = int(rng.integers(7)) if rng.random() < 0.6 else loads.counts.index(max(loads.counts))
+        loads.change(engine, 1 if loads.counts[engine] == 0 or rng.random() < 0.55 else -1)
+        if (early or turn > 200) and rng.random() < 0.7:
+            assert loads.fewest() == loads.counts.index(min(loads.counts))
+            asked += 1
+    assert asked > 1500
+    assert all(len(heap) <= 7 for heap in loads.levels)
+
+
+def test_least_loaded_engines_of_other_rates_are_those_that_are_through_first():
+    trace = poisson(10.0, 50)
+    slow, fast = (replica(table()) for _ in range(2))
+    pool = EnginePool(replicas=(slow, fast), route=router("least_loaded", trace, [0.25, 1.0], np.random.default_rng(0)))
+    found = replay(trace, pool)
+    assert (found.where == 1).sum() > 30
+
+
+def test_blocks_with_any_numbers_are_the_same_blocks():
+    """Hashes far apart, as they are for adapters that have keys of their own."""
+    trace = conversations(12, 4)
+    assert trace.blocks is not None
+    far = replace(trace, blocks=replace(trace.blocks, held=(7919 * trace.blocks.held) % 1000003))
+    assert len(np.unique(far.blocks.held)) == len(np.unique(trace.blocks.held))
+    one, other = (through(each, replica(table(), block=4, pages=400)) for each in (trace, far))
+    assert one.hits.sum() > 0
+    assert one.last.tolist() == other.last.tolist()
+
+
+def test_an_answer_is_found_whole_though_its_request_was_evicted_in_it():
+    """The newer of two is evicted while it writes, and goes on later; its next turn finds all that it wrote but the last token."""
+    turns = {"follows": np.array([-1, -1, 1]), "pause": np.array([0.0, 0.0, 5.0]), "block": 16}
+    rows = [[100], [*range(4)], [*range(14)]]
+    trace = RequestTrace.of(
+        np.array([0.0, 0.001, 0.0]), np.array([16, 64, 224]), np.array([150, 150, 2]), blocks=number_lists(rows), **turns
+    )
+    found = through(trace, replica(table(), pages=20))
+    assert found.evicted.tolist() == [0, 1, 0]
+    assert found.hits.tolist() == [0, 0, 16 * ((64 + 149) // 16)]
+
+
+def test_a_prefix_does_not_decide_where_its_engine_is_much_fuller():
+    """All share the prefix of the first and come together: its engine has at most half as many again as the other and one, and one."""
+    trace = replace(hashed([(1, 2, 3)] * 40), arrival=np.append(0.0, np.ones(39)), output=np.full(40, 300))
+    found = through(trace, *(replica(table(), block=4) for _ in range(2)), route="prefix")
+    few, many = sorted(np.bincount(found.where, minlength=2).tolist())
+    assert few < many <= 1.5 * (few + 1) + 1
 
 
 def test_a_prefix_is_read_where_it_lies():
@@ -614,7 +747,7 @@ def test_requests_whose_keys_are_on_their_way_count_as_load():
     writers = [replica(table(), reads=False) for _ in range(2)]
     found = through(trace, *writers, route="least_loaded", readers=reading(1.0))
     assert [int((jumps.steps * jumps.writers).sum()) for jumps in found.jumps[1:]] == [5 * 49, 5 * 49]
-    assert [each.coming for each in writers] == [0, 0]
+    assert [each.to_do for each in writers] == [0, 0]
 
 
 def test_readers_send_keys_and_values_to_writers():

@@ -101,3 +101,19 @@ def test_room_on_the_host_without_swapping_is_refused():
         crossflow.from_dict(
             {**BASE, "workload": {**BASE["workload"], "prompt": 500, "output": 300, "global_batch": 60, "serving": serving}}
         )
+
+
+@pytest.mark.parametrize("kind", ["vllm", "tensorrt-llm"])
+def test_requests_that_come_back_together_have_room_for_what_they_write(kind):
+    """Each of them writes in the step with which it comes back, into a page that the next one must not be given."""
+    engine, trace = replica(table(), kind, pages=800, page=1, swap=1e-6), poisson(30.0, 100)
+    for i, (prompt, output) in enumerate(zip(trace.prompt.tolist(), trace.output.tolist(), strict=True)):
+        engine.submit(Ticket(i, 0.0, prompt, output), 0.0)
+    together = 0
+    while engine.to_do:
+        now = engine.ends
+        engine.finish(now)
+        assert engine.pages <= 800
+        engine.plan(now)
+        together = max(together, len(engine.returned))
+    assert together > 1

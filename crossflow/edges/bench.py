@@ -24,6 +24,7 @@ import yaml
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.timelines import simulate
+from crossflow.answers.planning.asking import serve
 from crossflow.answers.points import variant
 from crossflow.answers.prediction import predict
 from crossflow.answers.scenario import Scenario, from_dict
@@ -45,6 +46,7 @@ from crossflow.hardware.mapping.flows import FlowPaths, max_min
 from crossflow.parallel.strategy.reading import every_strategy
 
 POINTS, SAMPLED = 8192, 16384
+CONVERSATIONS = 600
 PRODUCTS = 100_000
 FLOWS, ENDPOINTS, LEAF, SPINES = 10_000, 16_384, 32, 8  # that share a fat tree: endpoints on a leaf, with a link to each spine
 MORE_CALLS = 1.1  # as recorded that a figure may make, with the least and the newest versions of what crossflow needs
@@ -68,7 +70,8 @@ class Gauge:
 
 def speeds() -> dict[str, Gauge]:
     """Every figure by its name."""
-    case, gpt = _case_study(512), _gpt3(64, "tp8-pp8-dp8-v3-z1-sp-selective")
+    case, gpt, service = _case_study(512), _gpt3(64, "tp8-pp8-dp8-v3-z1-sp-selective"), _service()
+    asked = serve(service).trace
     many = _gpt3(512, "tp8-pp8-dp64")
     plans, bandwidths = every_strategy(many.workload, many.nodes), dict[str, Any]({BANDWIDTH: np.linspace(10e9, 50e9, POINTS)})
     return {
@@ -95,6 +98,12 @@ def speeds() -> dict[str, Gauge]:
             _deep_pipeline, "timeline of GPT-3 175B in 64 stages with 512 microbatches, 1F1B, its schedule worked out anew", repeats=3
         ),
         "strategy_grid": Gauge(_strategy_grid, "timelines of all 15 strategies of BERT-exLarge on 16 A10", repeats=3),
+        "replayed_requests": Gauge(
+            lambda: serve(service, asked),
+            f"{len(asked):,} requests of {CONVERSATIONS} conversations through eight engines, routed to the one that has most of a prompt",
+            len(asked),
+            repeats=3,
+        ),
         "gemms_100k": Gauge(_products, "100,000 distinct matrix products on a100-80gb", repeats=7),
         "flows_10k": Gauge(
             _fair_rates,
@@ -238,6 +247,17 @@ def _case_study(devices: int, **workload: int) -> Scenario:
 def _gpt3(nodes: int, strategy: str) -> Scenario:
     system = {"template": "a100-ib-cluster", "nodes": nodes}
     return from_dict({"system": system, "workload": {"model": "gpt3-175b", "global_batch": 3072}, "strategy": strategy})
+
+
+def _service() -> Scenario:
+    """Conversations with a Llama 3 8B in eight engines, whose prompts begin with all that was said before."""
+    lengths = [{"law": "lognormal", "mean": mean, "cv": 1.0, "most": 4000} for mean in (500, 200)]
+    requests = {
+        "arrivals": {"law": "poisson", "rate": "20 1/s"}, "count": CONVERSATIONS, "prompt": lengths[0], "output": lengths[1],
+        "sessions": {"turns": 3, "think": "2 s"},
+    }  # fmt: skip
+    workload = {"model": "llama3-8b", "task": "serving", "serving": {"router": "prefix"}}
+    return from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp1-dp8", "software": "vllm", "requests": requests})
 
 
 def _deep_pipeline() -> Timeline:

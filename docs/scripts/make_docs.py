@@ -1069,6 +1069,7 @@ SPEEDS = {
     "transformer_warm": "the same once more, with nothing changed",
     "transformer_points": "the same with many values of a quantity at once",
     "plans_per_second": "plans that divide GPT-3 175B over 4096 GPUs; half as many a second the first time in a process",
+    "replayed_requests": "requests of conversations, replayed through eight engines with prefix caches",
     "gemms_100k": "100,000 distinct matrix products on an A100",
 }
 

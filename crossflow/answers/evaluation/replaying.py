@@ -216,7 +216,8 @@ def _apart(trace: RequestTrace, chosen: Index) -> RequestTrace:
     if trace.blocks is None:
         return trace
     each = np.repeat(chosen, np.diff(trace.blocks.first)) + 1
-    return replace(trace, blocks=replace(trace.blocks, held=trace.blocks.held * (int(chosen.max(initial=0)) + 2) + each))
+    apart = int(trace.blocks.held.max(initial=0)) + 1  # so that numbers in a row stay in a row
+    return replace(trace, blocks=replace(trace.blocks, held=trace.blocks.held + each * apart))
 
 
 def _as_cached(scenario: Scenario, trace: RequestTrace, seed: int = 0) -> RequestTrace:

@@ -11,27 +11,30 @@ from collections.abc import Sequence
 
 
 class StepRoom:
-    """Tokens that each microbatch of a step has room for.
+    """Tokens that each microbatch of a step has room for, beside those `written` for each of its `writers`.
 
-    >>> room = StepRoom(512, 2, writers=3, written=1)
+    >>> room = StepRoom(512, 2, 3, 1)
     >>> list(room.left), room.take(500), room.most, room.take(100), room.left
     ([511, 510], 0, 510, 1, [11, 410])
     """
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "most")
 
-    def __init__(self, chunk: int, microbatches: int, *, writers: int, written: int) -> None:
+    def __init__(self, chunk: int, microbatches: int, writers: int, written: int) -> None:
+        if microbatches == 1:  # as nearly always, without a list
+            self.left, self.most = [], chunk - writers * written
+            return
         self.left = [chunk - (writers + i) // microbatches * written for i in range(microbatches)]
-
-    @property
-    def most(self) -> int:
-        """Tokens of the microbatch with most room. [1]"""
-        return max(self.left)
+        self.most = max(self.left)  # tokens of the microbatch with most room. [1]
 
     def take(self, tokens: int) -> int:
         """Put a piece of a prompt into the microbatch with most room; its number."""
-        i = self.left.index(max(self.left))
+        if not self.left:
+            self.most -= tokens
+            return 0
+        i = self.left.index(self.most)
         self.left[i] -= tokens
+        self.most = max(self.left)
         return i
 
 

@@ -19,10 +19,12 @@ import numpy as np
 
 from crossflow.base.arrays import Index
 from crossflow.engine.service.encoders import Encoders, EncoderTimes
+from crossflow.engine.service.loads import PoolLoads
 from crossflow.engine.service.lockstep import Lockstep
 from crossflow.engine.service.replayed import EncoderSpans, EngineSpans, ServiceReplay, replayed
 from crossflow.engine.service.replica import Replica
 from crossflow.engine.service.routers import Router
+from crossflow.engine.service.runs import TraceRuns
 from crossflow.engine.service.standing import Failures, Scaling, Standing
 from crossflow.engine.service.tally import KindTally, Tally
 from crossflow.engine.service.ticket import DROPPED, NEVER, Ticket
@@ -57,6 +59,9 @@ class _Side:
 
     def __init__(self, pool: EnginePool, first: int) -> None:
         self.pool, self.first = pool, first  # number of its first engine among all
+        self.loads = PoolLoads(len(pool.replicas))
+        for i, replica in enumerate(pool.replicas):
+            replica.loads, replica.seat = self.loads, i
         self.standing = Standing(pool.replicas, pool.scaling)
         self.held: deque[tuple[Ticket, int]] = deque()  # requests that no engine could be given, and engines that have read them or -1
 
@@ -100,14 +105,14 @@ class _TraceRun:
         for i in np.flatnonzero(trace.follows >= 0).tolist():
             self.followers.setdefault(int(trace.follows[i]), []).append(i)
         heirs = np.flatnonzero(trace.continues)[::-1]
-        self.heirs: dict[int, int] = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
+        follow = dict(zip(trace.follows[heirs].tolist(), heirs.tolist(), strict=True))  # first that goes on from each
+        whole = (trace.prompt + trace.output - 1) // max(trace.block, 1)
+        self.runs = None if trace.blocks is None else TraceRuns(trace.blocks, trace.prompt // max(trace.block, 1), whole, follow)
         self.priorities = [one.priority for one in trace.classes]
         self.asked: dict[int, tuple[int, int, int]] = {}  # of requests that arrive next
         self.tickets: dict[int, Ticket] = {}
         self.where: dict[int, int] = {}
-        self.together = [1] * len(self.replicas)  # engines whose jumps end with that of each, from it on. [1]
-        self.together[self.first] = max(writers.coupled, 1)
-        self.queues = [0] * len(self.replicas)  # requests that wait at each engine. [1]
+        self.queues = [0] * len(self.replicas)  # requests that wait at each engine, or at all that make every step with it. [1]
         self.waiting = self.peak_queue = 0  # requests that wait at all of them, now and at most. [1]
 
     @property
@@ -131,13 +136,25 @@ class _TraceRun:
         feed = self._feed()
         now, index = next(feed)
         self._plan_changes(now)
-        ends, later, actors, changes = self.ends, self.later, self.actors, self.changes
+        ends, later, actors, changes, sent = self.ends, self.later, self.actors, self.changes, self.sent
         while True:
-            while ends and actors[ends[0][1]].ends != ends[0][0]:
+            while ends:
+                end, first = ends[0]
+                if actors[first].ends == end:
+                    break
                 heapq.heappop(ends)  # of a jump that was shortened
-            end, there = ends[0][0] if ends else NEVER, self.sent.ends
-            if end < now and end < there and not later and not changes:  # as nearly always
-                self._commit(heapq.heappop(ends)[1])
+            else:
+                end = NEVER
+            there = sent.ends
+            if not later and not changes and there == NEVER:  # as nearly always
+                if end < now:
+                    heapq.heappop(ends)
+                    self._commit(first)
+                elif now < NEVER:
+                    self._arrive(index, now)
+                    now, index = next(feed)
+                else:
+                    return
                 continue
             soon, change = later[0][0] if later else NEVER, changes[0][0] if changes else NEVER
             if now <= soon and now <= end and now <= change and now <= there and now < NEVER:
@@ -147,7 +164,7 @@ class _TraceRun:
                 when, mine, ticket = heapq.heappop(later)
                 self._arrive(mine, when) if ticket is None else self._receive(ticket, when)
             elif there <= end and there <= change and there < NEVER:
-                self._travelled(self.sent.end(), there)
+                self._travelled(sent.end(), there)
                 self._share_ports(there)
             elif change <= end and (end < NEVER or min(now, soon, there) < NEVER or any(side.held for side in self.sides)):
                 when, _, act = heapq.heappop(changes)
@@ -164,6 +181,8 @@ class _TraceRun:
             some = first[begin : begin + PIECE]
             self.asked.update(zip(some.tolist(), self._asked_of(some), strict=True))
             yield from zip(self.trace.arrival[some].tolist(), some.tolist(), strict=True)
+            for replica in self.replicas:
+                replica.trail.pack()
         while True:
             yield NEVER, -1
 
@@ -182,13 +201,10 @@ class _TraceRun:
                 heapq.heappush(self.later, (there, index, None))
                 return
             arrival = known.pop(index, now)
-        blocks, block = self.trace.blocks, self.trace.block
         prompt, output, kind = self.asked.pop(index) if index in self.asked else self._asked_of(slice(index, index + 1))[0]
-        hashes = () if blocks is None else tuple(blocks[index])[: prompt // block]
-        ticket = Ticket(index, arrival, prompt, output, hashes, self.priorities[kind])
-        if blocks is not None:
-            heir = self.heirs.get(index)
-            ticket.answer = () if heir is None else tuple(blocks[heir])[len(hashes) : (prompt + ticket.output - 1) // block]
+        ticket = Ticket(index, arrival, prompt, output, self.priorities[kind])
+        if self.runs is not None:
+            (ticket.chain, ticket.blocks), ticket.answer = self.runs.prompt(index), self.runs.answer(index)
         self.tickets[index] = ticket
         self._submit(self.sides[0], ticket, now)
 
@@ -202,45 +218,51 @@ class _TraceRun:
 
     def _give(self, side: _Side, i: int, ticket: Ticket, now: float) -> None:
         """Give a request to an engine of a pool."""
-        replica, place = side.pool.replicas[i], side.first + (0 if i < side.pool.coupled else i)
+        pool = side.pool
+        place = side.first + (0 if i < pool.coupled else i)
         actor = self.actors[place]
         self.where[ticket.index] = i
         before = actor.ends
-        taken = actor.submit(replica, ticket, now) if isinstance(actor, Lockstep) else actor.submit(ticket, now)
-        if actor.ends != now:  # else it may begin at once, and does not wait
-            self._see_queues(place)
+        taken = actor.submit(ticket, now) if isinstance(actor, Replica) else actor.submit(pool.replicas[i], ticket, now)
+        ends = actor.ends
+        if ends != now:  # else it may begin at once, and does not wait
+            self._see_queue(place)
         if not taken:
             self._follow(ticket, now)
-        elif actor.ends != before:
-            heapq.heappush(self.ends, (actor.ends, place))
+        elif ends != before:
+            heapq.heappush(self.ends, (ends, place))
 
     def _commit(self, i: int) -> None:
         """A jump of an engine ends, or of all that go together."""
         actor = self.actors[i]
         now = actor.ends
         done = actor.commit()
-        self._see_queues(i)
-        if actor.ends < NEVER:
-            heapq.heappush(self.ends, (actor.ends, i))
+        if actor.queued != self.queues[i]:
+            self._see_queue(i)
+        ends = actor.ends
+        if ends < NEVER:
+            heapq.heappush(self.ends, (ends, i))
         if done:
             self._ended(i, done, now)
         if self.senders and self.sent.paths:
             self._take_ports(now)
 
-    def _see_queues(self, first: int) -> None:
-        """Count anew who waits at an engine whose queue may have changed, and at those with it that make every step together; the sum over
-        all engines is largest behind an arrival or an eviction.
-        """
-        before = self.waiting
-        for i in range(first, first + self.together[first]):
-            waiting = self.replicas[i].queued
-            self.waiting += waiting - self.queues[i]
+    def _see_queue(self, i: int) -> None:
+        """Count anew who waits at an engine whose queue may have changed; the sum over all is largest behind an arrival or an eviction."""
+        waiting = self.actors[i].queued
+        more = waiting - self.queues[i]
+        if more:
             self.queues[i] = waiting
-        if self.waiting > before:
-            self._see_peak()
+            self.waiting += more
+            if more > 0:
+                self._see_peak()
 
     def _see_peak(self) -> None:
-        self.peak_queue = max(self.peak_queue, self.waiting + sum(len(side.held) for side in self.sides))
+        waiting = self.waiting
+        for side in self.sides:
+            waiting += len(side.held)
+        if waiting > self.peak_queue:
+            self.peak_queue = waiting
 
     def _ended(self, i: int, done: list[Ticket], now: float) -> None:
         """Requests have ended at an engine."""
@@ -272,7 +294,7 @@ class _TraceRun:
             return
         i = side.route(ticket)
         self.where[ticket.index] = i
-        side.pool.replicas[i].coming += 1
+        side.loads.change(i, 1)
         self.sent.begin(ticket.index, reader, i, float(ticket.prompt), now)
         self._share_ports(now)
 
@@ -308,7 +330,7 @@ class _TraceRun:
     def _receive(self, ticket: Ticket, now: float) -> None:
         """Keys and values arrive; they are lost where the engine has failed by now."""
         side, i = self.sides[1], self.where[ticket.index]
-        side.pool.replicas[i].coming -= 1
+        side.loads.change(i, -1)
         ticket.first = now
         if side.standing.engines[i].broken:
             side.pool.replicas[i].lost += ticket.prompt - ticket.hits
@@ -354,7 +376,7 @@ class _TraceRun:
         back = now + self.failures.repair
         if side.standing.fail(i, now):
             done, left = side.pool.replicas[i].fail(now, keeps=self.failures.keeps_output)
-            self._see_queues(side.first + i)
+            self._see_queue(side.first + i)
             self._later(back, functools.partial(self._mend, side, i))
             self._ended(side.first + i, done, now)
             for ticket in left:

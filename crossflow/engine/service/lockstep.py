@@ -54,6 +54,11 @@ class Lockstep:
         """Those with something to do in the jump that runs."""
         return [one for one in self.members if one.steps]
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait. [1]"""
+        return sum(one.queued for one in self.members)
+
     def commit(self) -> list[Ticket]:
         """End the jump that runs, and begin the next; requests that have ended."""
         now = self.ends

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from crossflow.engine.service.cache import PrefixCache
+from crossflow.engine.service.runs import length
 from crossflow.engine.service.ticket import Ticket
 from crossflow.hardware.architecture.software import QueueOrder
 
@@ -91,18 +92,19 @@ class PrefixQueue(ArrivalQueue):
         """Sort those that wait, unless they are too many to look each of them up."""
         if not 1 < len(self) <= MOST_SORTED:
             return
-        coming: set[int] = set()  # blocks that those bring which are not put off
+        coming: set[int] = set()  # runs of blocks that those bring which are not put off
         keys: list[float] = []
         for ticket in self:
-            blocks, far = cache.found(ticket.hashes)
+            blocks, far = cache.found(ticket.chain)
             here = far[0][0] if far else blocks
             keys.append(-min(blocks * block, ticket.need - 1))
             if here * block <= BRIEF:
-                brought = next((i for i, each in enumerate(ticket.hashes) if each not in coming), len(ticket.hashes))
+                runs = cache.parts(ticket.chain)
+                brought = length(tuple(itertools.takewhile(lambda run: run[0] in coming, runs)))
                 if brought * block >= BRIEF:
                     keys[-1] = math.inf
                 else:
-                    coming.update(ticket.hashes)
+                    coming.update(begin for begin, _ in runs)
         _sort(self, keys)
 
 

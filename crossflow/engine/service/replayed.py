@@ -139,9 +139,8 @@ def covered(spans: Array, window: tuple[float, float]) -> float:
     return 1.0 if end <= begin else float((clipped[:, 1] - clipped[:, 0]).sum()) / (end - begin)
 
 
-def _jumps(trail: Trail) -> Jumps:
-    names = Jumps.__dataclass_fields__
-    return Jumps(**dict(zip(names, np.array(trail.rows, dtype=float).reshape(-1, len(names)).T.copy(), strict=True)))
+def _jumps(rows: Array) -> Jumps:
+    return Jumps(**dict(zip(Jumps.__dataclass_fields__, rows.T.copy(), strict=True)))
 
 
 def replayed(
@@ -154,10 +153,11 @@ def replayed(
     times[1:, dropped] = np.nan  # also of one that was read, and that no engine that writes can hold
     waited = np.array([each.waited for each in tickets], dtype=float)
     counts = np.array([(each.index, each.evicted, each.hits, each.moved) for each in tickets], dtype=np.intp).reshape(-1, 4).T
-    gaps, gap = np.concatenate([np.array(trail.gaps, dtype=float).reshape(-1, 2) for trail in trails]).T
+    rows, found = zip(*(trail.taken() for trail in trails), strict=True)
+    gaps, gap = np.concatenate(found).T
     return ServiceReplay(
         trace=trace, index=counts[0], arrival=times[0], begun=times[1], first=times[2], last=times[3], waited=waited,
         evicted=counts[1], hits=counts[2], moved=counts[3], dropped=dropped, where=np.array(where, dtype=np.intp)[counts[0]],
-        jumps=tuple(map(_jumps, trails)), gap=gap, gaps=gaps, area=area,
+        jumps=tuple(map(_jumps, rows)), gap=gap, gaps=gaps, area=area,
         **spans,
     )  # fmt: skip

@@ -19,8 +19,10 @@ from crossflow.engine.service.adapters import AdapterSlots
 from crossflow.engine.service.ahead import Ahead
 from crossflow.engine.service.cache import FarBlock, PrefixCache
 from crossflow.engine.service.dealing import StepRoom, dealt
+from crossflow.engine.service.loads import PoolLoads
 from crossflow.engine.service.policies import AFTER, CLIP, FALLS, LEAST_SHARE, SHARE, Policy
 from crossflow.engine.service.queues import QUEUES, turn
+from crossflow.engine.service.runs import Chain, divided, length
 from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import DROPPED, ENDED, FETCHING, NEVER, READING, WAITING, WRITING, Limits, ReadPiece, Ticket, Trail
 
@@ -34,15 +36,31 @@ class Replica:
     Between `plan` and `finish` a jump runs: so many `steps`, the first of which takes `first`, each other `slope` more than the one before.
     """
 
+    __slots__ = (
+        "adapters", "ahead", "alone", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched",
+        "fetching", "finishing", "first", "gain", "grows", "in_a_row", "keys", "late", "left", "limits", "link", "load", "loads",
+        "longest", "lost", "mean", "missed", "mixed", "most_pages", "one_each", "order", "page", "pages", "phases", "pieces", "policy",
+        "port", "ranked", "reading", "reads", "refused", "returned", "room", "rounds", "running", "seat", "seen", "sent", "share",
+        "since", "slope", "step", "steps", "surplus", "swapped", "table", "tokens", "trail", "vain", "waiting", "writers", "writes",
+        "writing",
+    )  # fmt: skip
+
     def __init__(self, table: StepTable, limits: Limits, policy: Policy, cache: PrefixCache, adapters: AdapterSlots | None = None) -> None:
         self.table, self.limits, self.policy, self.cache, self.adapters = table, limits, policy, cache, adapters
+        # What is asked at every step, out of these.
+        self.room = policy.room
+        self.mixed, self.grows, self.reads, self.writes = policy.mixed, policy.room != "whole", limits.reads, limits.writes
+        self.page, self.capacity, self.gain, self.surplus = limits.page, limits.pages, limits.pace, limits.surplus
+        self.longest = limits.page * limits.pages  # tokens. [1]
+        self.chunked = policy.chunked
         self.waiting = QUEUES[policy.order]()
         self.ranked = self.waiting.ranked
         self.reading: deque[Ticket] = deque()
         self.running: list[tuple[int, Ticket]] = []  # in order of admission, with some that have left
         self.finishing: list[tuple[int, int, Ticket]] = []  # heap: step at which it ends, number of admission
         self.phases = [0] * limits.page  # requests that write, by tokens beyond a full page at step 0
-        self.step = self.rounds = 0  # tokens that every request had that always wrote, and steps that gave them. [1]
+        self.step = 0  # tokens that every request had that always wrote. [1]
+        self.rounds = 0  # steps that gave them, where a step gives other numbers than one. [1]
         self.writers = self.order = 0
         self.context = self.left = 0  # tokens that those that write have in the cache, and have still to write. [1]
         self.pages = 0  # that requests have. [1]
@@ -50,15 +68,16 @@ class Replica:
         self.crowded = False  # whether one was evicted for the jump that runs, so that nobody is admitted to its step
         self.share = SHARE
         self.since, self.ends = 0.0, NEVER  # of the jump that runs. [s]
-        self.pieces: list[ReadPiece] = []
+        self.pieces: Sequence[ReadPiece] = ()
         self.steps = self.writing = 0  # of the jump that runs
-        self.first = self.slope = self.mean = 0.0
+        self.first = self.slope = self.mean = self.keys = 0.0
+        self.tokens = 0
         # Whether those that write have their tokens at the ends of steps that follow each other: no step is of prompts alone, and none
         # waits for an engine after its first token.
         self.in_a_row = policy.mixed and limits.reads
         self.missed: list[tuple[int, float]] = []  # requests that write, and when they had their last tokens
+        self.loads, self.seat = PoolLoads(1), 0  # of all engines of a pool, and the place of this one among them
         self.load = 0  # requests that are here
-        self.coming = 0  # requests whose keys and values are on their way here
         self.lost = 0  # tokens that were computed, and that failures lost. [1]
         self.area, self.seen = 0.0, 0.0  # integral of `load` over time until `seen`. [s]
         self.trail = Trail()
@@ -84,7 +103,7 @@ class Replica:
     @property
     def to_do(self) -> int:
         """Requests that are here, and those on their way. [1]"""
-        return self.load + self.coming
+        return self.loads.counts[self.seat]
 
     @property
     def queued(self) -> int:
@@ -93,10 +112,8 @@ class Replica:
 
     def holds(self, ticket: Ticket) -> bool:
         """Whether a request can ever be served here."""
-        limits = self.limits
-        last = ticket.prompt + (ticket.output - 1 + limits.surplus if limits.writes else 0)
-        whole = self.policy.chunked or not limits.reads or ticket.prompt <= limits.chunk
-        return whole and -(-last // limits.page) <= limits.pages
+        last = ticket.prompt + (ticket.output - 1 + self.surplus if self.writes else 0)
+        return last <= self.longest and (self.chunked or not self.reads or ticket.prompt <= self.limits.chunk)
 
     def submit(self, ticket: Ticket, now: float) -> bool:
         """Take a request in; False where it can never be served here."""
@@ -105,7 +122,8 @@ class Replica:
             return False
         next_in_turn = self.take(ticket, now)
         if not self.steps:
-            self.ends = min(self.ends, now)  # of no steps: others that come at the same time begin with it
+            if now < self.ends:
+                self.ends = now  # of no steps: others that come at the same time begin with it
         elif next_in_turn:
             self.interrupt(now)
         return True
@@ -143,18 +161,17 @@ class Replica:
 
     def finish(self, now: float) -> list[Ticket]:
         """End the jump that runs; requests that have ended."""
+        done: list[Ticket] = []
         if self.ahead is not None and self.ahead.ended:
             self._let_go(self.ahead)
-        done = list[Ticket]()
         if self.writing:
-            tokens = self._tokens_of(self.steps)
-            ended = self._ending(tokens)
-            self._record(now, tokens * self.writing - sum(beyond for _, beyond in ended))
-            self._write(now, tokens, ended, done)
+            self._write(now, done)
         elif self.steps:
             self._record(now, 0)
         for ticket, piece in self.pieces:
-            self._read(ticket, piece, now, done)
+            ticket.read += piece
+            if ticket.read >= ticket.need:
+                self._read(ticket, now, done)
         return done
 
     # ---------------------------------------------------------------------------------------- failures
@@ -199,7 +216,7 @@ class Replica:
             more = self.step - ticket.start
             ticket.wrote, computed = ticket.wrote + more, ticket.need + more
             self._stop_writing(ticket)
-        arrived = not self.limits.reads and not begun and not ticket.evicted  # with keys and values that lay here
+        arrived = not self.reads and not begun and not ticket.evicted  # with keys and values that lay here
         if begun:
             self._give_back(ticket)
         if begun or arrived:
@@ -209,6 +226,9 @@ class Replica:
             ticket.wrote, ticket.first, ticket.stopped = 0, -1.0, -1.0
         elif ticket.first >= 0 and ticket.stopped < 0:
             ticket.stopped = ticket.first if arrived else max(ended, ticket.first)
+        if ticket.given is not None:
+            (ticket.chain, ticket.answer), ticket.given = ticket.given, None
+            ticket.blocks = length(ticket.chain)
         ticket.need, ticket.place, ticket.read = ticket.prompt + ticket.wrote, WAITING, 0
         self._count(-1, now)
 
@@ -220,7 +240,7 @@ class Replica:
         self.finishing.clear()
         self.missed.clear()
         self.fetching.clear()
-        self.pieces, self.steps, self.writing, self.ends = [], 0, 0, NEVER
+        self.pieces, self.steps, self.writing, self.ends = (), 0, 0, NEVER
         self.fetched = self.along = self.link = 0.0
         self.refused, self.crowded, self.share = False, False, SHARE
         self.forget()
@@ -234,28 +254,34 @@ class Replica:
     # ---------------------------------------------------------------------------------------- what comes next
 
     def _at_work(self) -> int:
-        return self.writers + len(self.reading) + len(self.fetching) + (0 if self.ahead is None else len(self.ahead))
+        return self.writers + len(self.reading) + len(self.fetching) + (0 if self.ahead is None else len(self.ahead.ended))
 
     def plan(self, now: float, known: float | None = None) -> None:
         """Choose the next jump; `known` as of `last_begun`, of others with whom it makes all steps. [s]"""
-        known = now if self.ahead is None else self._look(self.ahead, now, known)
-        self.since, self.late = now, 0.0
-        if not self.limits.reads:
+        ahead, seen = self.ahead, now
+        if ahead is not None and (ahead.ended or ahead.coming or self.fetching):
+            seen = self._look(ahead, now, known)
+        self.since, self.late, self.crowded = now, 0.0, False
+        if not self.reads:
             self._receive(now)
         if self.fetching:
-            self._land(known)
-        self.crowded = False
-        if self.policy.mixed:
+            self._land(seen)
+        if self.mixed and self.writers * self.most_pages > self.capacity - self.pages:
             self._make_room(now)
-        self.pieces = self._pieces(now)
-        self.writing = self.writers if self.policy.mixed or not self.pieces else 0
-        if self.ahead is not None:
-            self.vain = len(self.ahead) if self.writing else 0
-        if self.pieces:
-            self._one_step()
+        pieces = self.pieces = self._pieces(now) if self.reading or (self.waiting and not self.refused and not self.crowded) else ()
+        self.writing = self.writers if self.mixed or not pieces else 0
+        if ahead is not None:
+            self.vain = len(ahead.ended) if self.writing else 0
+        if pieces:
+            self._one_step(pieces)
         elif self.writers:
-            self._make_room(now)
-            self._many_steps(1 if self.crowded or self.awaits else self._rounds_of(self._next_end() - self.step))
+            if self.writers * self.most_pages > self.capacity - self.pages:
+                self._make_room(now)
+            if self.crowded or (ahead is not None and (ahead.ended or ahead.coming) and self.awaits):
+                self._many_steps(1)
+            else:
+                left = self._next_end() - self.step
+                self._many_steps(left if self.one_each and left > 0 else self._rounds_of(left))
             if self.fetching and self.wakes < self.ends and self.steps > 1:
                 self.shorten(self.wakes)
         else:
@@ -266,9 +292,9 @@ class Replica:
         idle = not self.writers and not self.reading  # with nothing to compute in vain beside
         if known is None:
             known = self.last_begun if self.steps and not idle else now
-        if idle:
+        if idle and ahead.ended:
             self._let_go(ahead)
-        for ticket in ahead.seen(known):
+        for ticket in ahead.seen(known) if ahead.coming else ():
             self._queue(ticket)
         return known
 
@@ -283,9 +309,9 @@ class Replica:
         return self.ahead is not None and (len(self.ahead) > 0 or (len(self.ahead.coming) > 0 and self._open()))
 
     def _rows(self, n: int) -> tuple[int, float]:
-        """Requests that a step computes which writes for n, those in vain included, and their mean tokens in the cache. [1], [1]"""
-        held = self.context if not self.vain or self.ahead is None else self.context + self.ahead.context
-        return n + self.vain, held / (n + self.vain) + self._part if n else 0.0
+        """Requests that a step computes which writes for n and some in vain, and their mean tokens in the cache. [1], [1]"""
+        assert self.ahead is not None  # else nothing is in vain
+        return n + self.vain, (self.context + self.ahead.context) / (n + self.vain) + self._part
 
     def _let_go(self, ahead: Ahead) -> None:
         """Free what those keep that have ended."""
@@ -307,26 +333,36 @@ class Replica:
             self.running.append((self.order, ticket))
             self.reading.append(ticket)
 
-    def _one_step(self) -> None:
+    def _one_step(self, pieces: Sequence[ReadPiece]) -> None:
         """A step that reads pieces of prompts."""
         n, tokens, seen = self.writing, 0, 0.0
-        for ticket, piece in self.pieces:
+        for ticket, piece in pieces:
             tokens += piece
             seen += piece * (ticket.read + 0.5 * piece)
-        self.mean = self.context / n + self._part if n else 0.0
-        self.keys, self.tokens = seen / tokens, tokens
-        rows, held = self._rows(n)
-        first = self.table.line(rows, held, alone=False)[0] + self._reading_more(rows)
-        self.first = max(self.table.with_host(rows, first) if self.table.hosted else first, self.along) + self.fetched
-        self.slope, self.steps, self.fetched, self.along = 0.0, 1, 0.0, 0.0
-        self._share_port(rows)
+        rows, held, keys, table = n, 0.0, seen / tokens, self.table
+        if n:
+            held = self.mean = self.context / n if self.one_each else self.context / n + self._part
+            if self.vain:
+                rows, held = self._rows(n)
+        else:
+            self.mean = 0.0
+        self.keys, self.tokens = keys, tokens
+        more = table.more(rows, tokens, keys) if self.limits.microbatches == 1 else self._reading_more(rows)
+        first = table.line(rows, held, alone=False)[0] + more
+        if table.hosted:
+            first = table.with_host(rows, first)
+        if self.along or self.fetched:
+            first = max(first, self.along) + self.fetched
+            self.fetched = self.along = 0.0
+        self.first, self.slope, self.steps = first, 0.0, 1
+        if table.sends:
+            self._share_port(rows)
         self.ends = self.since + self.first
 
     def _share_port(self, rows: int) -> None:
         """Let a step take longer whose messages have a share of the port between nodes only."""
-        if self.table.sends:
-            self.sent, self.alone = self.table.sent(rows, self.tokens), self.first
-            self.first = self.pace
+        self.sent, self.alone = self.table.sent(rows, self.tokens), self.first
+        self.first = self.pace
 
     @property
     def pace(self) -> float:
@@ -346,31 +382,35 @@ class Replica:
             self.shorten(now)
 
     def _reading_more(self, n: int) -> float:
-        """What the step takes more for reading. [s]
+        """What a step of several microbatches takes more for reading. [s]
 
         Tables have steps whose microbatches all read the same. In a round of p stages the microbatch that reads t tokens holds up the
         others at each stage, so that the round takes what it does where all of them read t; those that read less wait for it.
         """
         p = self.limits.microbatches
-        if p == 1:
-            return self.table.more(n, self.tokens, self.keys)
         pieces = [(tokens, ticket.read) for ticket, tokens in self.pieces]
         return max(self.table.more(n, p * tokens, keys) for tokens, keys in dealt(pieces, self._step_room()))
 
     def _many_steps(self, steps: int) -> None:
         """So many steps that only write at most: until a page is short, or times leave their straight line."""
-        n = self.writing = self.writers
-        self.mean = self.context / n + self._part
-        pace = self.limits.pace
-        rows, held = self._rows(n)
-        self.first, slope, upto = self.table.line(rows, held)
-        self.slope, self.keys, self.tokens = slope * pace, 0.0, 0
+        n = rows = self.writing = self.writers
+        pace = self.gain
+        held = self.mean = self.context / n if self.one_each else self.context / n + self._part
+        if self.vain:
+            rows, held = self._rows(n)
+        first, slope, upto = self.table.line(rows, held)
         if (upto - held) / pace < steps - 1:
             steps = int((upto - held) / pace) + 1
-        self.steps = self._with_room(1 if self.fetched else steps)
-        self.first, self.fetched = self.first + self.fetched, 0.0
-        self._share_port(rows)
-        self.ends = self.since + self.lasts(self.steps)
+        if self.fetched:
+            steps, first, self.fetched = 1, first + self.fetched, 0.0
+        if self.grows:
+            tokens = steps if self.one_each else self._tokens_of(steps)
+            if n * (tokens // self.page + 1) > self.capacity - self.pages:
+                steps = self._with_room(steps)
+        self.first, self.slope, self.steps, self.keys, self.tokens = first, slope * pace, steps, 0.0, 0
+        if self.table.sends:
+            self._share_port(rows)
+        self.ends = self.since + self.lasts(steps)
 
     def lasts(self, steps: int) -> float:
         """Time of so many steps of the jump that runs. [s]"""
@@ -383,39 +423,42 @@ class Replica:
         base = self.first - rise
         root = base * base + 4.0 * rise * elapsed
         near = 2.0 * elapsed / (base + math.sqrt(max(root, 0.0)))  # of the quadratic's roots the one that is right for any slope
-        steps = min(max(math.ceil(near), 1), self.steps)
+        steps, most = math.ceil(near), self.steps
+        steps = 1 if steps < 1 else min(steps, most)
         while steps > 1 and self.lasts(steps - 1) >= elapsed:
             steps -= 1
-        while steps < self.steps and self.lasts(steps) < elapsed:
+        while steps < most and self.lasts(steps) < elapsed:
             steps += 1
-        if self.ahead is not None and elapsed > 0:
-            steps = min(steps + 1, self.steps)  # for the next one is scheduled
+        if self.ahead is not None and elapsed > 0 and steps < most:
+            steps += 1  # for the next one is scheduled
         self.steps = steps
         self.ends = self.since + self.lasts(steps)
 
     def _next_end(self) -> int:
         """Step at which the next of those that write ends; entries of evicted ones are dropped."""
         heap = self.finishing
-        while heap[0][2].place != WRITING or heap[0][2].order != heap[0][1]:
+        last, order, ticket = heap[0]
+        while ticket.place != WRITING or ticket.order != order:
             heapq.heappop(heap)
-        return heap[0][0]
+            last, order, ticket = heap[0]
+        return last
 
     # ---------------------------------------------------------------------------------------- tokens of steps
 
     def _tokens_of(self, steps: int) -> int:
         """Tokens that so many steps give each request that writes: the mean number, in whole ones. [1]"""
-        return steps if self.one_each else int((self.rounds + steps) * self.limits.pace + TINY) - self.step
+        return steps if self.one_each else int((self.rounds + steps) * self.gain + TINY) - self.step
 
     @property
     def _part(self) -> float:
         """What the mean number has beyond whole tokens by now: with it the times of steps in a row are a straight line. [1]"""
-        return self.rounds * self.limits.pace - self.step
+        return 0.0 if self.one_each else self.rounds * self.gain - self.step
 
     def _rounds_of(self, tokens: int) -> int:
         """The fewest steps that give each request so many tokens. [1]"""
         if self.one_each:
             return max(tokens, 1)
-        steps = max(int(tokens / self.limits.pace), 1)
+        steps = max(int(tokens / self.gain), 1)
         while self._tokens_of(steps) < tokens:
             steps += 1
         while steps > 1 and self._tokens_of(steps - 1) >= tokens:
@@ -426,33 +469,30 @@ class Replica:
 
     def _own(self, ticket: Ticket, tokens: int) -> int:
         """Pages beside its hashed blocks that a request has with so many tokens. [1]"""
-        return max(-(-tokens // self.limits.page) - ticket.shared, 0)
+        own = -(-tokens // self.page) - ticket.shared
+        return own if own > 0 else 0  # what `max` takes twice as long for
 
     def _growing(self) -> int:
         """Pages that the next step takes. [1]"""
-        if self.policy.room == "whole":
-            return 0
-        tokens = self._tokens_of(1)
-        return self._taken(0) if tokens == 1 else self._grown(tokens)
+        return self._grown(self._tokens_of(1)) if self.grows else 0
 
     def _taken(self, ahead: int) -> int:
         """Pages that the token after so many others takes. [1]"""
-        return self.phases[-(self.step + ahead) % self.limits.page]
+        return self.phases[-(self.step + ahead) % self.page]
 
     def _grown(self, tokens: int) -> int:
         """Pages that so many tokens of each request that writes take. [1]"""
-        rounds, rest = divmod(tokens, self.limits.page)
-        phases, upto = self.phases, -self.step % self.limits.page + 1
+        phases, page = self.phases, self.page
+        upto = -self.step % page + 1
+        if tokens == 1:
+            return phases[upto - 1]
+        rounds, rest = divmod(tokens, page)
         found = sum(phases[upto - rest : upto]) if rest <= upto else sum(phases[:upto]) + sum(phases[upto - rest :])
         return rounds * self.writers + found
 
     def _with_room(self, steps: int) -> int:
-        """How many of the steps have pages for what they write; the first has them. [1]"""
-        if self.policy.room == "whole":
-            return steps
-        free, n, page, tokens = self.limits.pages - self.pages, self.writers, self.limits.page, self._tokens_of(steps)
-        if n * (tokens // page + 1) <= free:
-            return steps
+        """How many of the steps have pages for what they write, where these may be too few; the first has them. [1]"""
+        free, n, page, tokens = self.capacity - self.pages, self.writers, self.page, self._tokens_of(steps)
         rounds = free // n
         free -= rounds * n
         found = rounds * page
@@ -460,14 +500,12 @@ class Replica:
             free -= self._taken(found)
             found += 1
         while steps > 1 and self._tokens_of(steps) > found:
-            steps = min(steps - 1, max(int(found / self.limits.pace), 1))
+            steps = min(steps - 1, max(int(found / self.gain), 1))
         return steps
 
     def _make_room(self, now: float) -> None:
-        """Evict requests until the next step has pages for what it writes."""
-        if self.writers * self.most_pages <= self.limits.pages - self.pages:
-            return
-        while self._growing() > self.limits.pages - self.pages:
+        """Evict requests until the next step has pages for what it writes, where it may have too few."""
+        while self._growing() > self.capacity - self.pages:
             self._evict(self._leaving(), now)
 
     def _leaving(self) -> Ticket:
@@ -489,7 +527,7 @@ class Replica:
 
     def _evict(self, ticket: Ticket, now: float) -> None:
         """A request gives its room back, and is read anew with all that was written of it."""
-        known: tuple[int, ...] = ()
+        known: Chain = ()
         if ticket.place == WRITING:
             ticket.wrote += self.step - ticket.start
             self._stop_writing(ticket)
@@ -502,13 +540,16 @@ class Replica:
             self.reading.remove(ticket)
         self._give_back(ticket)
         if known:
-            ticket.hashes, ticket.answer = ticket.hashes + known, (ticket.answer or ())[len(known) :]
+            if ticket.given is None:
+                ticket.given = ticket.chain, ticket.answer or ()
+            ticket.chain, ticket.blocks = ticket.chain + known, ticket.blocks + length(known)
+            ticket.answer = divided(ticket.answer or (), length(known))[1]
         ticket.need, ticket.place, ticket.stopped = ticket.prompt + ticket.wrote, WAITING, now if ticket.stopped < 0 else ticket.stopped
         ticket.evicted += 1
         self.crowded = True
         self.waiting.appendleft(ticket) if self.policy.returns == "head" else self.waiting.append(ticket)
         self.refused = False
-        if self.policy.room == "share":
+        if self.room == "share":
             writing = self._writing()
             most = sum(each.output for each in writing)
             done = sum(each.wrote + self.step - each.start for each in writing)
@@ -526,7 +567,7 @@ class Replica:
         """Let the head of the queue write on with what lies on the host, for which the next step waits, if it has room."""
         tokens, swap = ticket.away, self.limits.swap or 0.0
         own = self._own(ticket, tokens)
-        wanted = max(own, -(-(tokens + self._tokens_of(1)) // self.limits.page))
+        wanted = max(own, -(-(tokens + self._tokens_of(1)) // self.page))
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, wanted, kept):
             self.refused = True
             return 0
@@ -541,17 +582,17 @@ class Replica:
     def _stop_writing(self, ticket: Ticket) -> None:
         """Take a request out of those that write; `wrote` says how much was."""
         tokens = ticket.prompt + ticket.wrote - 1
-        self.phases[(tokens - self.step) % self.limits.page] -= 1
+        self.phases[(tokens - self.step) % self.page] -= 1
         self.writers -= 1
         self.context -= tokens
         self.left -= ticket.output - ticket.wrote
-        if self.policy.room != "whole":
+        if self.grows:
             ticket.pages = self._own(ticket, tokens)
 
-    def _remember(self, ticket: Ticket, tokens: int) -> tuple[int, ...]:
-        """Leave the full blocks of what was written to the cache, of a request with so many tokens there; their hashes."""
+    def _remember(self, ticket: Ticket, tokens: int) -> Chain:
+        """Leave the full blocks of what was written to the cache, of a request with so many tokens there."""
         assert ticket.answer is not None  # who asks has looked
-        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.limits.page) - len(ticket.hashes), 0))
+        found = self.cache.names(ticket.answer, max(tokens // (self.cache.size * self.page) - ticket.blocks, 0))
         self.cache.keep(found)
         return found
 
@@ -561,47 +602,52 @@ class Replica:
             self.adapters.free(ticket.index)
         self.pages -= ticket.pages
         if ticket.shared:
-            self.pages -= self.cache.free(ticket.hashes)
+            self.pages -= self.cache.free(ticket.chain)
         ticket.pages = ticket.shared = 0
 
     # ---------------------------------------------------------------------------------------- admission
 
     def _pieces(self, now: float) -> list[ReadPiece]:
         """What the next step reads: prompts that were begun, then new ones."""
-        if not (self.reading or (self.waiting and not self.refused and not self.crowded)):
-            return []
-        pieces, room, kept = self._begun(now)
-        if self.limits.reads and not self.refused and not self.crowded:
-            self.waiting.arrange(self.cache, self.cache.size * self.limits.page)
+        room, kept, waiting = self._step_room(), self._kept(), self.waiting
+        pieces: list[ReadPiece] = []
+        if self.reading:
+            pieces, room, kept = self._begun(room, kept, now)
+        if len(waiting) > 1 and self.reads and not self.refused and not self.crowded:
+            waiting.arrange(self.cache, self.cache.size * self.page)
         aside: list[Ticket] = []
-        while not self.crowded and room.most > 0 and self.waiting and not self.refused and (self.limits.reads or self.waiting[0].evicted):
-            if self._lacks_slot(self.waiting[0]):
-                aside.append(self.waiting.popleft())
+        while waiting and not self.refused and not self.crowded and room.most > 0:
+            ticket = waiting[0]
+            if not (self.reads or ticket.evicted):
+                break
+            if self.adapters is not None and self._lacks_slot(ticket):
+                aside.append(waiting.popleft())
                 continue
-            piece = self._admit(self.waiting[0], room.most, kept, now)
+            piece = self._admit(ticket, room.most, kept, now)
             if not piece:
                 break
-            if piece != ASIDE:
-                pieces.append((self.reading[-1], piece))
+            if piece == ASIDE:
+                kept = self._kept()  # with what one writes that came back from the host
+            else:
+                pieces.append((ticket, piece))
                 room.take(piece)
         for ticket in reversed(aside):
-            self.waiting.appendleft(ticket)
+            waiting.appendleft(ticket)
         return pieces
 
     def _lacks_slot(self, ticket: Ticket) -> bool:
         """Whether a request waits for a slot of its adapter, and lets others pass."""
         return self.adapters is not None and not self.adapters.room(ticket.index)
 
-    def _begun(self, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
+    def _begun(self, room: StepRoom, kept: int, now: float) -> tuple[list[ReadPiece], StepRoom, int]:
         """Pieces of prompts that were begun, what is left of the step, and pages that it writes into. [1]"""
         pieces: list[ReadPiece] = []
-        room, kept = self._step_room(), self._kept()
         for ticket in list(self.reading):
             piece = min(ticket.need - ticket.read, room.most)
             if piece <= 0 or ticket.place != READING:
                 break
             own = self._own(ticket, ticket.read + piece)
-            if self.policy.room != "whole" and own - ticket.pages > self.limits.pages - self.pages - kept:
+            if self.grows and own - ticket.pages > self.capacity - self.pages - kept:
                 self._evict_for(ticket, own, now)
                 pieces = [(other, tokens) for other, tokens in pieces if other.place == READING]
                 room, kept = self._step_room(), self._kept()
@@ -617,45 +663,51 @@ class Replica:
     def _step_room(self) -> StepRoom:
         """Tokens that the microbatches of a step have left beside what they write. [1]"""
         limits = self.limits
-        return StepRoom(limits.chunk, limits.microbatches, writers=self.writers if self.policy.mixed else 0, written=limits.written)
+        return StepRoom(limits.chunk, limits.microbatches, self.writers if self.mixed else 0, limits.written)
 
     def _kept(self) -> int:
         """Pages that a step that reads writes into. [1]"""
-        return self._growing() if self.policy.mixed else 0
+        return self._growing() if self.mixed else 0
 
     def _evict_for(self, ticket: Ticket, own: int, now: float) -> None:
         """Evict requests until one that is read has so many pages, or gives way: as the newest does where there are no priorities."""
-        while ticket.place == READING and own - ticket.pages > self.limits.pages - self.pages - self._kept():
+        while ticket.place == READING and own - ticket.pages > self.capacity - self.pages - self._kept():
             self._evict(self._leaving() if self.ranked and self.policy.leaves == "newest" else ticket, now)
 
     def _grow(self, ticket: Ticket, pages: int) -> None:
+        """Let a request have so many pages."""
         self.pages += pages - ticket.pages
         ticket.pages = pages
         if self.cache.idle:
-            self.cache.shrink(self.limits.pages - self.pages)
+            self.cache.shrink(self.capacity - self.pages)
 
     def _admit(self, ticket: Ticket, budget: int, kept: int, now: float) -> int:
         """Admit the head of the queue if it has room; tokens of its prompt that the step reads, or `ASIDE`. [1]"""
         if ticket.away:
             return self._swap_in(ticket, kept, now)
-        hashes, away = ticket.hashes, 0.0
-        blocks, far = self.cache.found(hashes) if hashes else (0, ())
-        if far:
-            blocks, away = self._worth(blocks, far)
-        hits = min(blocks * self.cache.size * self.limits.page, ticket.need - 1)
-        piece = min(ticket.need - hits, budget)
-        if piece < ticket.need - hits and not self.policy.chunked and not (ticket.evicted and budget == self.limits.chunk):
-            return 0
-        ticket.shared = len(hashes) * self.cache.size
-        at_end = ticket.prompt + ticket.output - 1 if self.limits.writes else ticket.need
-        own = self._own(ticket, at_end if self.policy.room == "whole" else hits + piece)
-        wanted = self._own(ticket, ticket.need) if self.policy.room == "prompt" else own
-        wanted += self.cache.pages(hashes) if hashes else 0
+        chain, away, hits = ticket.chain, 0.0, 0
+        if chain:
+            blocks, far = self.cache.found(chain)
+            if far:
+                blocks, away = self._worth(blocks, far)
+            hits = min(blocks * self.cache.size * self.page, ticket.need - 1)
+            ticket.shared = ticket.blocks * self.cache.size
+        piece = rest = ticket.need - hits
+        if rest > budget:
+            piece = budget
+            if not self.chunked and not (ticket.evicted and budget == self.limits.chunk):
+                ticket.shared = 0
+                return 0
+        at_end = hits + piece if self.grows else ticket.prompt + ticket.output - 1 if self.writes else ticket.need
+        own = self._own(ticket, at_end)
+        wanted = self._own(ticket, ticket.need) if self.room == "prompt" else own
+        if chain:
+            wanted += self.cache.pages(chain)
         if self._at_work() >= self.limits.requests or not self._has_room(ticket, hits, wanted, kept):
             ticket.shared, self.refused = 0, True
             return 0
-        if hashes:
-            self.pages += self.cache.take(hashes)
+        if chain:
+            self.pages += self.cache.take(chain)
         self._enter(ticket, hits, own, now)
         if away and self.policy.loads == "aside":
             self._set_aside(ticket, away, now)
@@ -690,11 +742,11 @@ class Replica:
 
     def _reading_time(self, begin: int, end: int) -> float:
         """Time in which some blocks of a prompt are read beside what is written now, in steps as large as they may be. [s]"""
-        size = self.cache.size * self.limits.page
+        size = self.cache.size * self.page
         tokens = (end - begin) * size
         step = min(tokens, self.limits.chunk)
         spread = step * self.limits.microbatches  # as a table has it of one that reads alone
-        return self.table.more(self.writers if self.policy.mixed else 0, spread, 0.5 * (begin + end) * size) * tokens / step
+        return self.table.more(self.writers if self.mixed else 0, spread, 0.5 * (begin + end) * size) * tokens / step
 
     def _enter(self, ticket: Ticket, hits: int, own: int, now: float) -> None:
         """The head of the queue leaves it."""
@@ -704,7 +756,7 @@ class Replica:
         if ticket.begun < 0:
             ticket.begun, ticket.hits = now, hits
         self.running.append((self.order, ticket))
-        if len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
+        if len(self.running) > 64 and len(self.running) > 64 + 4 * self._at_work():  # so that those that have left take no room
             self._forget_gone()
         self._grow(ticket, own)
         if self.adapters is not None:
@@ -712,20 +764,20 @@ class Replica:
 
     def _has_room(self, ticket: Ticket, hits: int, wanted: int, kept: int) -> bool:
         """Whether a request may be admitted that must find so many pages."""
-        free = self.limits.pages - self.pages - kept
+        free = self.capacity - self.pages - kept
         if wanted > free:
             return False
-        if self.policy.room != "share" or not self._at_work():
+        if self.room != "share" or not self._at_work():
             return True
         coming = ticket.need - hits + min(ticket.output - ticket.wrote, CLIP)
-        return coming <= free * self.limits.page - self.share * self.left
+        return coming <= free * self.page - self.share * self.left
 
     def _receive(self, now: float) -> None:
         """Admit requests whose keys and values have arrived, while there is room."""
         while self.waiting and not self.refused and not self.waiting[0].evicted:
             ticket = self.waiting[0]
-            own = self._own(ticket, ticket.prompt + ticket.output - 1 if self.policy.room == "whole" else ticket.need)
-            kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.limits.page) + -ticket.need // self.limits.page
+            own = self._own(ticket, ticket.prompt + ticket.output - 1 if not self.grows else ticket.need)
+            kept = self._growing() - (-(ticket.need + self._tokens_of(1)) // self.page) + -ticket.need // self.page
             if self._at_work() >= self.limits.requests or not self._has_room(ticket, ticket.need, own, kept) or self._lacks_slot(ticket):
                 self.refused = True
                 return
@@ -735,11 +787,8 @@ class Replica:
 
     # ---------------------------------------------------------------------------------------- what a jump did
 
-    def _read(self, ticket: Ticket, tokens: int, now: float, done: list[Ticket]) -> None:
-        """A piece of a prompt is read; with its end the next token is written."""
-        ticket.read += tokens
-        if ticket.read < ticket.need:
-            return
+    def _read(self, ticket: Ticket, now: float, done: list[Ticket]) -> None:
+        """The last piece of a prompt is read, with which the next token is written."""
         self.reading.remove(ticket)
         ticket.wrote += 1
         if ticket.first < 0:
@@ -747,7 +796,7 @@ class Replica:
         elif ticket.stopped >= 0:
             self.trail.gaps.append((1, now - ticket.stopped))
         ticket.stopped = -1.0
-        if ticket.wrote >= ticket.output or not self.limits.writes:
+        if ticket.wrote >= ticket.output or not self.writes:
             self._leave(ticket, now, done)
         else:
             self._begin(ticket, now)
@@ -758,7 +807,7 @@ class Replica:
         ticket.place, ticket.start = WRITING, self.step
         ticket.wrote = max(ticket.wrote, 1)
         left = ticket.output - ticket.wrote
-        self.phases[(tokens - self.step) % self.limits.page] += 1
+        self.phases[(tokens - self.step) % self.page] += 1
         self.writers += 1
         self.context += tokens
         self.left += left
@@ -776,20 +825,28 @@ class Replica:
             last, order, ticket = heapq.heappop(heap)
             if ticket.place == WRITING and ticket.order == order:
                 found.append((ticket, end - last))
-        return sorted(found, key=lambda one: one[0].order) if self.limits.surplus else found
+        return sorted(found, key=lambda one: one[0].order) if self.surplus else found
 
-    def _write(self, now: float, tokens: int, ended: Sequence[tuple[Ticket, int]], done: list[Ticket]) -> None:
+    def _write(self, now: float, done: list[Ticket]) -> None:
         """Every request that writes has the tokens of the steps; some end."""
-        n = self.writing
-        self.context += tokens * n
-        self.left -= tokens * n
-        if self.policy.room != "whole":
+        steps = tokens = self.steps
+        if not self.one_each:
+            tokens = self._tokens_of(steps)
+            self.rounds += steps
+        given = tokens * self.writing
+        ended: Sequence[tuple[Ticket, int]] = ()
+        if self.finishing[0][0] <= self.step + tokens:
+            ended = self._ending(tokens)
+        self._record(now, given - sum(beyond for _, beyond in ended) if self.surplus else given)
+        self.context += given
+        self.left -= given
+        if self.grows:
             self.pages += self._grown(tokens)
             if self.cache.idle:
-                self.cache.shrink(self.limits.pages - self.pages)
-        self.step, self.rounds = self.step + tokens, self.rounds + self.steps
-        if self.policy.room == "share":
-            self.share = max(self.share - FALLS * self.steps, LEAST_SHARE)
+                self.cache.shrink(self.capacity - self.pages)
+        self.step += tokens
+        if self.room == "share":
+            self.share = max(self.share - FALLS * steps, LEAST_SHARE)
         for ticket, beyond in ended:
             ticket.wrote = ticket.output + beyond
             self._stop_writing(ticket)
@@ -803,7 +860,7 @@ class Replica:
         ticket.last, ticket.place = now, ENDED
         if ticket.answer is not None:
             self._remember(ticket, ticket.prompt + ticket.wrote - 1)
-        if self.ahead is not None and self.limits.writes:
+        if self.ahead is not None and self.writes:
             self.ahead.leave(ticket, ticket.prompt + ticket.wrote - 1)
         else:
             self._give_back(ticket)
@@ -814,19 +871,21 @@ class Replica:
     def _count(self, change: int, now: float) -> None:
         self.area += self.load * (now - self.seen)
         self.load += change
+        self.loads.change(self.seat, change)
         self.seen = now
 
     def _record(self, now: float, wrote: int) -> None:
         """Write the jump down, which gives requests so many of the tokens that they asked for, beside those at the ends of prompts."""
         steps, n, since = self.steps, self.writing, self.since
-        context = self.mean + 0.5 * (steps - 1) * self.limits.pace
-        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, self.queued, wrote))
-        if n and self.in_a_row:
-            self.trail.gaps.append((n * steps - len(self.returned), (now - since) / steps))
-            if self.returned:  # whose first step is a jump of its own
+        context, alike = self.mean + 0.5 * (steps - 1) * self.gain, n * steps
+        queued = len(self.waiting) if self.ahead is None else self.queued
+        if n and not self.in_a_row:
+            alike -= n
+            later = (steps - 1) * ((now - since) / steps)  # time of the steps behind the first. [s]
+            self.trail.gaps += [(many, now - before - later) for many, before in self.missed]
+        if self.returned:  # whose first step is a jump of its own
+            if n and self.in_a_row:
+                alike -= len(self.returned)
                 self.trail.gaps += [(1, now - last) for last in self.returned]
-        elif n:
-            each = (now - since) / steps
-            self.trail.gaps += [(many, now - before - (steps - 1) * each) for many, before in self.missed]
-            self.trail.gaps.append((n * (steps - 1), each))
-        self.returned.clear()
+            self.returned.clear()
+        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, queued, wrote, alike))

@@ -53,7 +53,8 @@ def router(
 
 def _emptiest(replicas: Sequence[Replica], among: Iterable[int], rates: Sequence[float]) -> int:
     """The engine that would be through with one request more first."""
-    return min(among, key=lambda i: ((replicas[i].to_do + 1) / rates[i], i))
+    loads = replicas[0].loads.counts
+    return min(among, key=lambda i: ((loads[i] + 1) / rates[i], i))
 
 
 def _round_robin(_: RoutedPool) -> Router:
@@ -63,7 +64,12 @@ def _round_robin(_: RoutedPool) -> Router:
 
 def _least_loaded(asked: RoutedPool) -> Router:
     """The engine with the fewest requests for its rate."""
-    return lambda replicas, _, up: _emptiest(replicas, up, asked.rates)
+    rates, even = asked.rates, set(asked.rates) == {1.0}
+
+    def route(replicas: Sequence[Replica], _: Ticket, up: Sequence[int]) -> int:
+        return replicas[0].loads.fewest() if even and len(up) == len(rates) else _emptiest(replicas, up, rates)
+
+    return route
 
 
 def _two_choices(asked: RoutedPool) -> Router:
@@ -78,15 +84,20 @@ def _two_choices(asked: RoutedPool) -> Router:
 
 def _prefix(asked: RoutedPool) -> Router:
     """The engine that has most of a prompt, of those that are not much fuller than the emptiest [2]_."""
-    rates = asked.rates
+    rates, even = asked.rates, set(asked.rates) == {1.0}
 
     def route(replicas: Sequence[Replica], ticket: Ticket, up: Sequence[int]) -> int:
-        loads = {i: replicas[i].to_do / rates[i] for i in up}
-        allowed = SKEW * (min(loads.values()) + 1)
-        rows = [
-            (-replicas[i].cache.found(ticket.hashes)[0], load, len(replicas[i].cache), i) for i, load in loads.items() if load <= allowed
-        ]
-        return min(rows)[-1]
+        todo, chain = replicas[0].loads.counts, ticket.chain
+        loads = todo if even else [load / rate for load, rate in zip(todo, rates, strict=True)]
+        allowed = SKEW * (min(loads if len(up) == len(loads) else [loads[i] for i in up]) + 1)
+        best, most, least = -1, -1, (0.0, 0)
+        for i in up:
+            if (load := loads[i]) <= allowed:
+                cache = replicas[i].cache
+                hits = cache.found(chain)[0] if chain and cache.begins(chain) else 0
+                if hits > most or (hits == most and (load, len(cache)) < least):
+                    best, most, least = i, hits, (load, len(cache))
+        return best
 
     return route
 

@@ -55,8 +55,14 @@ class StepTable:
     beside: tuple[float, float] = (0.0, 0.0)
     sends_writing: Array = field(default_factory=lambda: NOTHING)
     sends_reading: Array = field(default_factory=lambda: NOTHING)
-    _lines: dict[int, tuple[list[float], list[float], list[float]]] = field(default_factory=dict, repr=False)
-    _planes: dict[int, tuple[list[float], list[float], list[list[float]]]] = field(default_factory=dict, repr=False)
+    hosted: bool = field(init=False, default=False)  # whether the host lengthens any step
+    sends: bool = field(init=False, default=False)  # whether steps send between nodes
+    _lines: dict[int, tuple[list[float], list[tuple[float, float, float, float]]]] = field(default_factory=dict, repr=False)
+    _planes: dict[int, tuple[list[float], list[float], list[list[tuple[float, ...]]]]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hosted", self.before != (0.0, 0.0) or self.beside != (0.0, 0.0))
+        object.__setattr__(self, "sends", self.sends_writing.size > 0)
 
     def line(self, n: int, context: float, *, alone: bool = True) -> Line:
         """D at a context, its slope, and the context up to which it is straight; `alone` where the step only writes. [s], [s], [1]"""
@@ -64,38 +70,25 @@ class StepTable:
         found = self._lines.get(key)
         if found is None:
             found = self._lines[key] = self._line(n, alone=alone)
-        axis, values, slopes = found
-        i = bisect_right(axis, context, 1, len(axis) - 1) - 1
-        upto = axis[i + 1] if i < len(axis) - 2 else inf
-        return values[i] + slopes[i] * (context - axis[i]), slopes[i], upto
+        inner, straight = found
+        value, slope, begin, upto = straight[bisect_right(inner, context)]
+        return value + slope * (context - begin), slope, upto
 
     def more(self, n: int, tokens: float, keys: float) -> float:
         """M, what a step that writes for n requests takes more for reading. [s]"""
         found = self._planes.get(n)
         if found is None:
-            found = self._planes[n] = (self.tokens.tolist(), self.keys.tolist(), self._among(n, self.reading).tolist())
-        first, second, values = found
-        i, j = bisect_right(first, tokens, 1, len(first) - 1) - 1, bisect_right(second, keys, 1, len(second) - 1) - 1
-        u = (tokens - first[i]) / (first[i + 1] - first[i])
-        v = (keys - second[j]) / (second[j + 1] - second[j])
-        near, far = values[i], values[i + 1]
-        return (1.0 - u) * ((1.0 - v) * near[j] + v * near[j + 1]) + u * ((1.0 - v) * far[j] + v * far[j + 1])
-
-    @property
-    def sends(self) -> bool:
-        """Whether steps send between nodes."""
-        return self.sends_writing.size > 0
+            found = self._planes[n] = self._plane(n)
+        first, second, cells = found
+        begin, width, low, span, near, beside, far, across = cells[bisect_right(first, tokens)][bisect_right(second, keys)]
+        u, v = (tokens - begin) / width, (keys - low) / span
+        return (1.0 - u) * ((1.0 - v) * near + v * beside) + u * ((1.0 - v) * far + v * across)
 
     def sent(self, n: int, tokens: int) -> float:
         """For how long a step that writes for n requests and reads so many tokens keeps the port between nodes busy. [s]"""
         written = _linear(self.sends_writing, (_at(self.requests, np.array([float(n)])),))
         read = _linear(self.sends_reading, (_at(self.tokens, np.array([float(tokens)])),)) if tokens else np.zeros(1)
         return max(float((written + read)[0]), 0.0)
-
-    @property
-    def hosted(self) -> bool:
-        """Whether the host lengthens any step."""
-        return self.before != (0.0, 0.0) or self.beside != (0.0, 0.0)
 
     def with_host(self, n: int, time: float) -> float:
         """The time of a step of kernels alone with what the host does for it and for its n requests that write. [s]"""
@@ -126,8 +119,8 @@ class StepTable:
         few, many = (next((size for size in self.graphs if size >= one > 0), one) for one in (each, each + 1))
         return (self.stages - more) * few + more * many
 
-    def _line(self, n: int, *, alone: bool) -> tuple[list[float], list[float], list[float]]:
-        """D at n requests: contexts, times there, and slopes behind them.
+    def _line(self, n: int, *, alone: bool) -> tuple[list[float], list[tuple[float, float, float, float]]]:
+        """D at n requests: contexts between its straight parts, and of each part the time and the slope at its begin, its begin and end.
 
         A graph of more requests than there are computes nothing for the keys of those that are not there.
         """
@@ -138,8 +131,17 @@ class StepTable:
             values = values[i] * (1.0 - share) + values[i + 1] * share
         if alone and self.hosted:
             values = np.array([self.with_host(n, time) for time in values.tolist()])
-        slopes = np.diff(values) / np.diff(self.context)
-        return self.context.tolist(), values.tolist(), slopes.tolist()
+        slopes, inner = np.diff(values) / np.diff(self.context), self.context[1:-1].tolist()
+        return inner, list(zip(values[:-1].tolist(), slopes.tolist(), self.context[:-1].tolist(), [*inner, inf], strict=True))
+
+    def _plane(self, n: int) -> tuple[list[float], list[float], list[list[tuple[float, ...]]]]:
+        """M at n requests: tokens and keys between its cells, and of each cell the begin and the width of both axes, and its corners."""
+        values = self._among(n, self.reading)
+        corners = np.stack([values[:-1, :-1], values[:-1, 1:], values[1:, :-1], values[1:, 1:]], axis=-1)
+        sides = [np.broadcast_to(each, corners.shape[:-1]) for axis, wide in ((self.tokens, (slice(None), None)), (self.keys, slice(None)))
+                 for each in (axis[:-1][wide], np.diff(axis)[wide])]  # fmt: skip
+        cells = np.concatenate([np.stack(sides, axis=-1), corners], axis=-1).tolist()
+        return self.tokens[1:-1].tolist(), self.keys[1:-1].tolist(), [[tuple(cell) for cell in row] for row in cells]
 
 
 def _at(axis: Array, values: Array) -> tuple[Any, Array]:

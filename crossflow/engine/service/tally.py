@@ -96,15 +96,11 @@ class Tally:
             self._did(kind, mine)
 
     def _did(self, kind: KindTally, replicas: Sequence[Replica]) -> None:
-        counts = [len(one.trail.rows) for one in replicas]
-        rows = np.array([row for one in replicas for row in one.trail.rows], dtype=float).reshape(-1, 10)
-        gaps = np.array([gap for one in replicas for gap in one.trail.gaps], dtype=float).reshape(-1, 2)
-        for one in replicas:
-            one.trail.rows.clear()
-            one.trail.gaps.clear()
-        if len(rows):
-            kind.add(np.repeat(np.arange(kind.engines), counts), rows)
-        self.gaps.add(gaps[:, 1], gaps[:, 0])
+        rows, gaps = zip(*(one.trail.taken() for one in replicas), strict=True)
+        if any(map(len, rows)):
+            kind.add(np.repeat(np.arange(kind.engines), list(map(len, rows))), np.concatenate(rows))
+        times = np.concatenate(gaps)
+        self.gaps.add(times[:, 1], times[:, 0])
 
     def _requests(self) -> None:
         done = sorted(self._done, key=lambda ticket: ticket.index)  # in order of arrival, as far as they have ended

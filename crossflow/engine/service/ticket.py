@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from crossflow.base.arrays import Array
+from crossflow.engine.service.runs import Chain
+
 NEVER = math.inf
+COLUMNS = 11  # of a jump in a trail
 WAITING, FETCHING, READING, WRITING, ENDED, DROPPED = range(6)
 
 
@@ -39,14 +45,17 @@ class Ticket:
     """A request on its way through an engine; what happened to it is -1 until it has."""
 
     __slots__ = (
-        "answer", "arrival", "away", "begun", "evicted", "first", "hashes", "hits", "index", "last", "moved", "need", "order", "output",
+        "answer", "arrival", "away", "begun", "blocks", "chain", "evicted", "first", "given", "hits", "index", "last", "moved", "need",
+        "order", "output",
         "pages", "place", "priority", "prompt", "read", "shared", "start", "stopped", "waited", "wrote",
     )  # fmt: skip
 
-    def __init__(self, index: int, arrival: float, prompt: int, output: int, hashes: tuple[int, ...] = (), priority: int = 0) -> None:
-        self.index, self.arrival, self.prompt, self.output, self.hashes = index, arrival, prompt, output, hashes
-        # Hashes of the blocks behind those of its prompt that the next turn asks for; None where no blocks have hashes.
-        self.answer: tuple[int, ...] | None = None
+    def __init__(self, index: int, arrival: float, prompt: int, output: int, priority: int = 0) -> None:
+        self.index, self.arrival, self.prompt, self.output = index, arrival, prompt, output
+        self.chain: Chain = ()  # blocks of its prompt, and what an eviction left of its answer
+        self.blocks = 0  # of the chain. [1]
+        self.answer: Chain | None = None  # blocks behind those that the next turn asks for; None where no blocks have hashes
+        self.given: tuple[Chain, Chain] | None = None  # both as they came, where an eviction has changed them
         self.priority = priority  # larger is served first where the engine has priorities. [1]
         self.begun = self.first = self.last = (
             self.stopped
@@ -65,14 +74,33 @@ class Ticket:
 class Trail:
     """What an engine did, a row for each jump."""
 
-    __slots__ = ("gaps", "rows")
+    __slots__ = ("gaps", "packed", "rows")
 
     def __init__(self) -> None:
         # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
-        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives.
-        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int]] = []
-        # Times between two steps that give a request tokens, and how many there are of each. [1], [s]
+        # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives,
+        # and how many times between two steps that give a request tokens are as long as one of its steps in the mean.
+        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int, int]] = []
+        self.packed: list[Array] = []  # rows that were written down before, in a third of the memory
+        # Other times between two steps that give a request tokens, and how many there are of each. [1], [s]
         self.gaps: list[tuple[int, float]] = []
+
+    def pack(self) -> None:
+        """Keep rows as an array."""
+        if self.rows:
+            self.packed.append(np.array(self.rows, dtype=float))
+            self.rows.clear()
+
+    def taken(self) -> tuple[Array, Array]:
+        """What was written down, which is forgotten: jumps, and all times between two steps with how many there are of each."""
+        self.pack()
+        rows = np.concatenate([np.zeros((0, COLUMNS)), *self.packed])
+        others = np.array(self.gaps, dtype=float).reshape(-1, 2)
+        self.packed.clear()
+        self.gaps.clear()
+        begun, ended, steps, alike = rows.T[[0, 1, 2, -1]]
+        often = alike > 0
+        return rows[:, :-1], np.concatenate([np.stack([alike, (ended - begun) / steps], axis=1)[often], others])
 
 
 ReadPiece = tuple[Ticket, int]  # of which prompt so many tokens are read. [1]

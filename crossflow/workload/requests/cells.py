@@ -18,6 +18,7 @@ from crossflow.base.limits import COUNT, shown
 from crossflow.workload.requests.formats import UNITS
 from crossflow.workload.requests.tables import ABSENT, and_more, text_of
 
+HASHED = frozenset({int, bool, str})  # what hashes of blocks are in files
 WANTED = {
     "prompt": "a whole number of tokens", "output": "a whole number of tokens", "arrival": "a number or a date",
     "elapsed": "a number", "follows": "the number of an earlier request, from 0, or -1", "pause": "a number",
@@ -134,4 +135,4 @@ def listed(cell: Any) -> Sequence[Any] | None:
     if cell is ABSENT or cell is None or cell == "":
         return ()
     held = cell.tolist() if isinstance(cell, np.ndarray) else cell
-    return held if isinstance(held, list) and all(isinstance(one, int | str) for one in held) else None
+    return held if isinstance(held, list) and HASHED.issuperset(map(type, held)) else None

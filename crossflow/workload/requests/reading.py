@@ -182,9 +182,11 @@ def _add_blocks(found: _ReadRows, table: TraceTable, cells: Sequence[Any], lines
     found.held += int(found.counts[-1].sum())
     if found.held > MOST_BLOCKS:
         raise table.error("blocks", None, f"it has more than the {MOST_BLOCKS:,} hashes of blocks that are read; split the file")
-    flat = itertools.chain.from_iterable(held)
+    flat = list(itertools.chain.from_iterable(held))
     names = found.names["blocks"]
-    found.numbers["blocks"].append(np.fromiter((names.setdefault(one, len(names)) for one in flat), np.intp, int(found.counts[-1].sum())))
+    new = [one for one in dict.fromkeys(flat) if one not in names]
+    names.update(zip(new, range(len(names), len(names) + len(new)), strict=True))
+    found.numbers["blocks"].append(np.fromiter(map(names.__getitem__, flat), np.intp, len(flat)))
 
 
 # ------------------------------------------------------------------------------------------ requests
