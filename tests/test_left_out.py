@@ -1,9 +1,11 @@
 """Rows predicted without what was fitted to their own chip, source or engine."""
 
 import pytest
+import yaml
 
 import crossflow
 from crossflow.base.errors import CrossflowError
+from crossflow.base.units import parse
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.left_out import WAYS, leave_out
 from crossflow.evidence.validation.tables import shipped
@@ -45,6 +47,15 @@ def test_a_source_loses_what_was_fitted_of_how_it_measured(folder):
     assert of(found.fitted).predicted[0] - of(found.left_out).predicted[0] == pytest.approx(24e-6, rel=1e-9)
 
 
+def test_a_source_of_services_takes_the_front_end_of_others_with_its_engine():
+    """And nothing of what they have from it; what its benchmark's code says, and what it has from others, stays."""
+    contents = yaml.safe_load(WAYS["source"]()[0][shipped() / "measurements.yaml"])
+    mine, other = (contents[name]["service"]["vllm"] for name in ("nvidia-gap-analysis", "inferencex"))
+    assert (parse(mine["front_end"], "s"), mine["front_token"], mine["requests_a_user"]) == (pytest.approx(14e-3), "2.7 us", 10)
+    assert (parse(other["front_end"], "s"), parse(other["front_token"], "s")) == (pytest.approx(8e-3), 0.0)
+    assert contents["llmcompass-2024"]["host_time"] == "0 us"
+
+
 @pytest.mark.slow
 def test_an_engine_is_told_by_a_similar_one(folder):
     """Steps of MLPerf by those of other software; products alone have no engine."""
@@ -66,7 +77,7 @@ def test_what_cannot_be_left_out_is_said(folder, refused):
     assert crossflow.leave_out is leave_out
     with pytest.raises(CrossflowError, match="got 'chips'; did you mean 'chip'"):
         leave_out("chips", folder)
-    with pytest.raises(CrossflowError, match="no number in the package was fitted to the rows of one model"):
+    with pytest.raises(CrossflowError, match="no number in the package belongs to one model"):
         leave_out("model", folder)
     assert tuple(WAYS) == ("chip", "source", "engine")
     assert "give one of them" in refused("validate", "--drop", "execution.kernel_launch", "--leave-out", "chip")

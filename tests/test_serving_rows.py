@@ -19,6 +19,7 @@ from crossflow.evidence.validation.serving_runs import (
     _gathering,
     _room,
     _unpolled,
+    _writing,
     mean_length,
     measured_times,
     one_by_one,
@@ -52,7 +53,8 @@ def slow_loop(run, lengths):
             now = before = max(now, min(comes[user] for user in range(run.users) if state[user] == "comes"))
             continue
         before, read = now, [order.pop(0) for _ in range(min(run.room, len(order)))]
-        now += len(read) * run.reading + (run.writing if writes and not (read and run.apart) else 0.0)
+        took = len(read) * run.reading + (run.writing if writes and not (read and run.apart) else 0.0)
+        now += max(took, run.issue) if read else took
         for first in read:
             got[first].append(now - asked[first])
             state[first], left[first] = "writes", lengths[first][turn[first]] - 1
@@ -67,12 +69,21 @@ def slow_loop(run, lengths):
 
 
 @pytest.mark.parametrize(
-    ("apart", "ahead", "room"), [(False, True, 1), (True, True, 1), (False, False, 1), (False, True, 3), (True, True, 3)]
+    ("apart", "ahead", "room", "issue"),
+    [(False, True, 1, 0), (True, True, 1, 0), (False, False, 1, 0), (False, True, 3, 0), (True, True, 3, 0), (False, True, 3, 0.25)],
 )
 @pytest.mark.parametrize(("users", "front"), [(1, 0.0), (3, 0.004), (8, 0.03), (20, 0.0)])
-def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart, ahead, room):
-    run = LoopRun(users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart, ahead=ahead, room=room)
+def test_a_run_is_that_of_a_loop_step_by_step(users, front, apart, ahead, room, issue):
+    run = LoopRun(
+        users=users, output=40, writing=0.01, reading=0.1, requests=4, front=front, apart=apart, ahead=ahead, room=room, issue=issue
+    )
     assert loop_times(run)[0] == pytest.approx(slow_loop(run, [[40] * 4] * users))
+
+
+def test_prompts_that_are_read_together_share_what_the_host_takes_to_launch_a_step():
+    """Eight prompts that come at once: four steps of two, each of the device's 0.2 s or, if that is longer, of the host's."""
+    run = LoopRun(users=8, output=101, writing=0.01, reading=0.1, requests=1, apart=True, room=2)
+    assert [loop_times(replace(run, issue=one))[0] for one in (0.0, 0.2, 0.5)] == pytest.approx([0.2 * 2.5, 0.2 * 2.5, 0.5 * 2.5])
 
 
 def test_a_server_makes_tokens_of_one_text_after_the_other():
@@ -117,13 +128,16 @@ def test_vllm_schedules_ahead_since_a_release(version, found):
 
 
 def test_a_step_reads_as_many_prompts_of_a_benchmark_as_it_has_room_for():
-    """20,000 tokens less 100 that are written have room for 21 prompts of 922; one where all answers are equally long."""
+    """20,000 tokens less 100 that are written have room for 21 prompts of 922; one where all answers are equally long, but in an engine
+    whose steps that read write nothing.
+    """
     row = facts(source="inferencex-2026-04-06", engine="trtllm", isl="1024", device="b200")
     assert run_facts(row)["step_tokens"] == 20000
     assert _room(row, run_facts(row), 100.0) == 21
     assert _room(facts(engine="vllm", isl="1024"), {"lengths": 0.9}, 100.0) == (8192 - 100) // 922
     assert _room(facts(engine="vllm", isl="8192"), {"lengths": 0.9}, 1000.0) == 1
     assert _room(facts(engine="vllm", isl="1024"), {}, 100.0) == 1
+    assert _room(facts(engine="sglang", isl="1024", source="anywhere"), {}, 0.0) == 8
 
 
 @pytest.mark.parametrize("change", [{"reading": 0.2}, {"writing": 0.02}, {"users": 16}, {"front": 0.05}])
@@ -163,6 +177,17 @@ def test_a_batch_is_that_of_one_replica(row, found):
     assert _engines({"mode": "agg", **row}) == found
 
 
+def test_experts_that_are_divided_over_more_ranks_than_a_tensor_group_tell_how_many_replicas_there_are():
+    """Of attention, where a row does not say so; a plan without a way to divide them deals them to the replicas."""
+    row = {"mode": "agg", "concurrency": "16", "batch": "16", "tp": "1", "moe_tp": "2", "moe_ep": "1", "attention_dp": ""}
+    assert _engines(row)[1:] == (1, 2)
+    assert _engines({**row, "attention_dp": "1"})[1:] == (1, 1)
+    assert _engines({**row, "tp": "2"})[1:] == (2, 1)
+    assert _plan(1, 2, 2, 1) == (1, 2, "-ep1-etp2")
+    assert _plan(2, 2, 4, 1) == (2, 2, "-ep2-etp2")
+    assert _plan(1, 4, 1, 1) == (1, 4, "")
+
+
 def test_degrees_of_the_same_ranks_are_not_multiplied():
     assert _plan(64, 1, 8, 8)[:2] == (8, 1)
     assert _plan(1, 64, 8, 8) == (1, 8, "-ep8-etp1")
@@ -197,11 +222,39 @@ def test_facts_of_a_device_lie_over_those_of_its_engine():
     assert (mean_length(facts(), "isl"), mean_length(facts(source="anywhere"), "isl")) == (922, 1024)
 
 
+def test_runs_that_a_source_has_from_another_are_told_by_that():
+    assert (
+        run_facts(facts(source="nvidia-gap-analysis", engine="vllm", engine_version="0.15.1"))
+        == run_facts(facts(source="inferencex-2026-03-25", engine="vllm", engine_version="0.15.1"))
+        != run_facts(facts(source="nvidia-gap-analysis", engine="vllm", engine_version="0.12.0"))
+    )
+
+
+@pytest.mark.parametrize(("engine", "most"), [("sglang", 1.7), ("trtllm", 3.0)])
+def test_first_tokens_come_no_sooner_than_the_host_launches_a_step(tmp_path, engine, most):
+    """Of short prompts, which SGLang reads together: then all of them wait for one step. vLLM captures such steps."""
+    rows = [
+        f"{users},nvidia-gap-analysis,{{}},0.5.1,Qwen/Qwen3-32B,h100-80gb,agg,16,200,{users},{users},8,1,1,8,1,fp8,40,8" for users in (1, 8)
+    ]
+    table = table_of(tmp_path, *(row.format(name) for name in (engine, "vllm") for row in rows))
+    one, eight, captured, _ = (
+        time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind.startswith("first token")
+    )
+    assert one > captured + 64 * 12 * 30e-6  # of 64 layers with more than a dozen launches
+    assert one < eight < most * one
+
+
 def test_first_tokens_wait_until_their_text_is_tokens():
     """A prompt eight times as long waits for eight times as many, where a source's servers are known to take time for each."""
     score = {"tpot_s": 0.01, "itl_p99_s": 0.01, "prefill_share": 0.0, "prompt_time_s": 0.1, "ttft_s": 0.1}
     short, long = (measured_times(score, facts(engine="vllm", mode="agg", isl=isl), users=1.0, replicas=1)[0] for isl in ("1000", "8000"))
     assert long - short == pytest.approx(0.9 * 7000 * 2.7e-6)
+
+
+@pytest.mark.parametrize(("share", "writing"), [(0.0, 0.02), (0.5, 0.5 * 0.02 / (1 - 0.5 * 0.02 / 0.05)), (1.0 - 1e-12, 0.02), (1.0, 0.02)])
+def test_a_step_that_only_writes_is_told_by_the_mean_one_and_the_longest(share, writing):
+    """Steps of 50 ms that read, and 20 ms in the mean; where all the time goes to reading none tells it, and the mean is the most."""
+    assert _writing({"tpot_s": 0.02, "itl_p99_s": 0.05, "prefill_share": share}) == pytest.approx(writing)
 
 
 def test_an_engine_that_polls_lets_requests_wait_half_an_interval():

@@ -170,6 +170,7 @@ STACK = {
     "expert_products": When("each", {**MOE, **SLOW}), "token_counts": When("host", PACED),
     "routed_rows": When(["sorted"], EXCHANGED), "permutation": When(0.3, MOE), "graphs": When(["attention"], SLOW),
     "host.graph": When("50 ms", {"software.graphs": ["attention"]}), "host.reading": When("5 ms", {"workload.task": "prefill"}),
+    "host.experts": When("call", {**MOE, "workload.task": "prefill", "software.host.reading": "5 ms", "software.kernels.experts": {"bf16": ["triton-vllm"]}}),
     "host.pieces": When(True, {**STEADY, "software.host.reading": "5 ms"}),
     "host.latent_pieces": When(4096, {**STEADY, **LATENT, "software.host.reading": "5 ms", "software.host.pieces": True}),
     "memory.narrow_weights": When(["fp8"], {"system.template": "dgx-h100", "workload.dtype": "fp8"}),

@@ -286,7 +286,8 @@ def _experts(table: KernelTable, dtype: str, architecture: Architecture, stack: 
     library = None if stack is None else expert_library(architecture, stack.kernels.experts_of(dtype, exchanged=table.exchanged), dtype)
     if stack is None or library is None or least:
         return general_costs(table.sizes, architecture, dtype, least=least)
-    return grouped_costs(table.sizes, library, architecture, dtype, eager=stack.kernels.launch == "eager")
+    found = grouped_costs(table.sizes, library, architecture, dtype, eager=stack.kernels.launch == "eager")
+    return found if stack.host.experts == "kernels" else replace(found, launches=np.ones_like(found.launches))
 
 
 def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:

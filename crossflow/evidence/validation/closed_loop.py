@@ -25,14 +25,16 @@ SEED = 0
 @dataclass(frozen=True, kw_only=True)
 class LoopRun:
     """A run: users of one replica, tokens of an answer and how far lengths spread about their mean, requests of a user; a step that
-    writes, how much longer it takes to read a prompt, and what server and client take from an answer's end to the next prompt.
+    writes, how much longer it takes to read a prompt, what the host needs to issue a step that reads, and what server and client take
+    from an answer's end to the next prompt.
     """
 
     users: int  # [1]
     output: int  # [1]
     writing: float  # [s]
-    reading: float  # [s]
+    reading: float  # of the device, for each prompt. [s]
     requests: float  # [1]
+    issue: float = 0.0  # the least that a step takes that reads, however few prompts. [s]
     front: float = 0.0  # [s]
     texts: float = 0.0  # of that, what the server takes for one prompt after the other: its text becomes tokens. [s]
     spread: float = 0.0  # longest less shortest length, over the mean. [1]
@@ -115,7 +117,7 @@ def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[
 def _read(clock: _LoopClock, run: LoopRun, prompts: int) -> None:
     """A step that reads some prompts."""
     clock.before = clock.time
-    clock.time += prompts * run.reading + (run.writing if clock.writing and not run.apart else 0.0)
+    clock.time += max(prompts * run.reading + (run.writing if clock.writing and not run.apart else 0.0), run.issue)
     clock.steps += 0 if run.apart else 1
 
 

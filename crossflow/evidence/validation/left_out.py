@@ -1,7 +1,8 @@
 """Measured rows predicted without the numbers that were fitted to rows of their own kind: chip, source or engine.
 
 A number of a chip gives way to that of the generation before it, one of an engine to that of another engine, and what was fitted of how
-a source measured to nothing. Numbers that many kinds share were not fitted again, as that takes the scripts in ``docs/scripts``.
+a source ran services to that of another source; what was fitted of how it measured otherwise gives way to nothing. Numbers that many kinds
+share were not fitted again, as that takes the scripts in ``docs/scripts``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from crossflow.base import files
 from crossflow.base.arrays import Mask
 from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.base.files import Path_
+from crossflow.base.units import parse
 from crossflow.evidence.validation.comparison import validate
 from crossflow.evidence.validation.dropping import changed, droppable, instead, neutral, plain_of
 from crossflow.evidence.validation.earlier import earlier_families, has_earlier
@@ -31,15 +33,18 @@ from crossflow.evidence.validation.tables import measurements
 
 # Conditions of sources that were fitted to their rows; all others are facts that their publications tell.
 FITTED_CONDITIONS = (
-    "host_time", "floor", "floor_per_rank", "wait", "rank", "layer", "clock", "settling", "pauses", "call", "front_end", "requests_a_user",
+    "host_time", "floor", "floor_per_rank", "wait", "rank", "layer", "clock", "settling", "pauses", "call", "front_end", "front_token",
 )  # fmt: skip
-PUBLISHED = (("inferencex", "requests_a_user"),)  # by its code
+BORROWED = (("nvidia-gap-analysis", "front_token"),)  # what a source has from another one, to whose rows it was fitted
 # Engines by the one whose numbers stand in for theirs; for all others those of `GENERAL` do.
 SIMILAR = {
     "vllm": "sglang", "sglang": "vllm", "tensorrt-llm": "vllm", "tensorrt-llm-2024": "vllm", "pytorch-fsdp": "megatron-core",
 }  # fmt: skip
 GENERAL = "pytorch-fsdp"
-NO_MODEL = "no number in the package was fitted to the rows of one model: errors of a model left out are those of `crossflow validate`"
+NO_MODEL = (
+    "no number in the package belongs to one model: errors of a model left out are those of `crossflow validate`, but for three times of "
+    "services that were fitted to rows of one model each (docs/validation.md)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -129,11 +134,22 @@ def _sources() -> tuple[dict[Path, str], Reaches]:
 
 
 def _without(data: dict[Any, Any], keys: Path_) -> None:
-    """Take a condition of a source away; times of the host then are those of its software."""
+    """Take a condition of a source away; times of the host then are those of its software, and those of a service's front end the mean of
+    other sources with its engine.
+    """
     if keys[-2] == "host":
         del files.held(data, keys[:-1])[keys[-1]]
+    elif keys[1] == "service" and (others := _elsewhere(keys)):
+        files.held(data, keys[:-1])[keys[-1]] = f"{sum(others) / len(others):.6g} s"
     else:
         neutral(data, keys)
+
+
+def _elsewhere(keys: Path_) -> list[float]:
+    """A time of a service as other sources have it with the same engine. [s]"""
+    source, _, engine, name = keys
+    held = [(other, files.held(given, ("service", engine)) or {}) for other, given in measurements().items() if other != source]
+    return [parse(given[name], "s") for other, given in held if name in given and (other, name) not in BORROWED]
 
 
 def _engines() -> tuple[dict[Path, str], Reaches]:
@@ -152,7 +168,7 @@ def _keys(data: Any) -> list[str]:
 
 def _fitted_condition(keys: Path_) -> bool:
     """Whether a condition of a source, the first of the keys, was fitted to its rows."""
-    return any(key in FITTED_CONDITIONS for key in keys) and not any(keys[0] == source and key in keys for source, key in PUBLISHED)
+    return any(key in FITTED_CONDITIONS for key in keys) and not any(keys[0] == source and key in keys for source, key in BORROWED)
 
 
 def _places(section: str) -> list[tuple[Path, Path_]]:

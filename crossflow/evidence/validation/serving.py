@@ -30,6 +30,7 @@ from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
     UNKNOWN,
+    LaunchedSteps,
     before_pieces,
     mean_length,
     measured_times,
@@ -50,6 +51,7 @@ from crossflow.evidence.validation.tables import (
     template_of,
     wrong,
 )
+from crossflow.hardware.architecture.software import load_stack
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
 LATENCY = ("source", "engine", "device", "gpus", "model", "tp", "precision", "input", "output", "batch_or_concurrency")
@@ -96,16 +98,44 @@ def serving_table(folder: Path) -> Table:
         _series(row) for row, case, score in zip(rows, cases, scores, strict=True)
         if score is not None and not isinstance(case, str) and too_fast(row, case[1], score)
     }  # fmt: skip
-    for row, case, score in zip(rows, cases, scores, strict=True):
+    for row, case, score, launched in zip(rows, cases, scores, _launched_steps(cases, scores), strict=True):
         if score is None or isinstance(case, str):
             continue
         users, told = case[1]["workload.global_batch"], CACHED if _series(row) in fast else _told(row, folder)
         ranks = 1 if row["mode"] == "disagg" else _replicas(case)
-        first, further = measured_times(score, row, users / ranks, ranks)
+        first, further = measured_times(score, row, users / ranks, ranks, launched)
         load = told or (f"up to {FEW} requests" if users <= FEW else f"more than {FEW} requests")
         parts.append((row, case, f"time per token, {load}", number(file, row, "tpot_ms") * 1e-3, further))
         parts.append((row, case, f"first token, {told}" if told else "first token", number(file, row, "ttft_ms") * 1e-3, first))
     return _table("serving", parts, skipped, folder)
+
+
+def _launched_steps(cases: Sequence[Case | str], scores: Sequence[dict[str, float] | None]) -> list[LaunchedSteps | None]:
+    """What steps of services take whose host launches the kernels of those that read one by one; None of others."""
+    mine = list[tuple[int, Fields, Fields]]()
+    for i, (case, score) in enumerate(zip(cases, scores, strict=True)):
+        shared, own = ("", {}) if isinstance(case, str) else case
+        if score is not None and not isinstance(shared, str) and _launched(shared["software"]):
+            mine.append((i, shared, own))
+    device = _scores([({**shared, "software": _captured(shared["software"])}, own) for _, shared, own in mine], Counter())
+    single = _scores([(shared, {**own, "workload.global_batch": _replicas((shared, own))}) for _, shared, own in mine], Counter())
+    found: list[LaunchedSteps | None] = [None] * len(cases)
+    for (i, *_), one, alone in zip(mine, device, single, strict=True):
+        if one is not None and alone is not None:
+            found[i] = LaunchedSteps(captured=one, step=alone["ttft_s"])
+    return found
+
+
+def _launched(software: str | Fields) -> bool:
+    """Whether the host of some software launches the kernels of steps that read one by one."""
+    name = software if isinstance(software, str) else software["like"]
+    return load_stack(name)[0].host.reading is not None
+
+
+def _captured(software: str | Fields) -> Fields:
+    """The same software with a host that takes no time for it."""
+    given: Fields = {"like": software} if isinstance(software, str) else software
+    return {**given, "host": {**given.get("host", {}), "reading": "0 us"}}
 
 
 def _not_whole(file: Path, rows: Sequence[TableRow]) -> Iterator[Problem]:
@@ -311,6 +341,9 @@ def _engines(row: TableRow) -> tuple[int, int, int]:
     """
     apart = "decode_" if row["mode"] == "disagg" else ""
     tensor, data = _count(row, f"{apart}tp"), _count(row, f"{apart}attention_dp")
+    experts = _count(row, f"{apart}moe_tp") * _count(row, f"{apart}moe_ep")
+    if not apart and not row.get("attention_dp") and experts % tensor == 0:  # experts are divided over all ranks of an engine
+        data = max(experts // tensor, 1)
     batch, users = int(row.get(f"{apart}batch") or 0), int(row["concurrency"] or 0)
     workers = _count(row, "decode_num_workers")
     if apart:
@@ -322,12 +355,16 @@ def _engines(row: TableRow) -> tuple[int, int, int]:
 
 
 def _plan(tensor: int, data: int, of_experts: int, expert: int) -> tuple[int, int, str]:
-    """Ranks of tensor groups, replicas of attention, and words of a plan for how its experts are divided."""
+    """Ranks of tensor groups, replicas of attention, and words of a plan for how its experts are divided.
+
+    Experts that are divided over ranks of several replicas, each with tensor ranks, are dealt to the replicas: each rank has as much.
+    """
     if of_experts == expert > 1 and tensor * data == expert**2:  # one dump multiplies degrees of the same ranks: runs that two dumps hold
         tensor, data, of_experts = (max(degree // expert, 1) for degree in (tensor, data, of_experts))
-    if data == 1 or expert == 1:
+    if data == 1 or expert * of_experts == 1:
         return tensor, data, f"-ep{expert}-etp{of_experts}" if expert > 1 and expert * of_experts == tensor else ""
-    return tensor, data, f"-ep{expert}-etp{of_experts}" if of_experts >= tensor else f"-ep{data}-etp{tensor}"
+    whole = of_experts >= tensor and (expert > 1 or tensor == 1)
+    return tensor, data, f"-ep{expert}-etp{of_experts}" if whole else f"-ep{data}-etp{tensor}"
 
 
 def _case(row: TableRow, folder: Path) -> Case | str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,17 +26,23 @@ APART = "workers for prompts"
 UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
 AHEAD = (0, 14)  # first vLLM that schedules a step while the one before runs unless it is told otherwise: its release notes of 2026-01-20
 PIECES = (0, 5, 10)  # first SGLang that captures steps that read prompts in pieces: its release notes of 2026-04-06
+ROUNDED = 1e-9  # share of the time that is nothing
 FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
 
 RunFacts = Mapping[str, Any]
 
 
 def run_facts(row: TableRow) -> RunFacts:
-    """What is known of the runs of a row's source with its engine; what its version or its device has of its own is laid over it."""
+    """What is known of the runs of a row's source with its engine; what its version or its device has of its own is laid over it.
+
+    Runs that a source has from another one (`as`) are told by that.
+    """
     given = (given["service"] for source, given in measurements().items() if row["source"].startswith(source) and "service" in given)
     engines: Mapping[str, RunFacts] = next(given, {})
     names = (f"{row['engine']} {row.get('engine_version') or ''}", f"{row['engine']} {row['device']}")
     told = sorted((name for name in engines if any(name == row["engine"] or one.startswith(name) for one in names)), key=len)
+    for source in (engines[name]["as"] for name in told if "as" in engines[name]):
+        return run_facts({**row, "source": source})
     return {key: value for name in told for key, value in engines[name].items()}
 
 
@@ -87,39 +94,55 @@ def mean_length(row: TableRow, column: str) -> int:
     return round(int(row[column]) * float(run_facts(row).get("lengths", 1.0)))
 
 
-def measured_times(score: Mapping[str, float], row: TableRow, users: float, replicas: int) -> tuple[float, float]:
+@dataclass(frozen=True, kw_only=True)
+class LaunchedSteps:
+    """Of a service whose host launches the kernels of steps that read one by one: figures where that takes no time, and what a step with
+    one prompt takes.
+    """
+
+    captured: Mapping[str, float]
+    step: float  # [s]
+
+
+def measured_times(
+    score: Mapping[str, float], row: TableRow, users: float, replicas: int, launched: LaunchedSteps | None = None
+) -> tuple[float, float]:
     """Mean time to the first token, and for each further one, as a source measures them: with its front end, how its runs go, and what the
     engine waits for. [s]
 
     All requests of a run come at once at first, `users` to a replica, and each user asks again when it has its answer (`closed_loop`).
-    Where requests wait for room steady state tells for how long; where workers of their own read prompts, users are known not to keep step
-    (`mixed`), or nothing is known of a source, it tells all but the burst.
+    Where requests wait for room steady state tells for how long; where workers of their own read prompts, or nothing is known of a source,
+    it tells all but the burst.
+
+    launched : of software that launches the kernels of steps that read one by one.
     """
     found = run_facts(row)
     tokens = mean_length(row, "isl") * parse(found.get("front_token", "0 s"), "s")
     front, requests = parse(found.get("front_end", "0 s"), "s") + tokens, float(found.get("requests_a_user", np.inf))
-    if row["mode"] == "disagg" or found.get("mixed", not found):
+    if row["mode"] == "disagg" or not found:
         burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / requests
         return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
+    steps, issue = (score, 0.0) if launched is None else (launched.captured, launched.step)
     run = LoopRun(
-        users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(score), reading=score["prompt_time_s"],
-        requests=requests, front=front, texts=tokens, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0, apart=row["engine"] == "sglang",
-        ahead=not one_by_one(row), room=_room(row, found, users),
+        users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(steps), reading=steps["prompt_time_s"], issue=issue,
+        requests=requests, front=front, texts=tokens, spread=2.0 / float(found.get("lengths", 1.0)) - 2.0,
+        apart=row["engine"] == "sglang" and not found.get("mixed"), ahead=not one_by_one(row), room=_room(row, found, users),
     )  # fmt: skip
-    steps = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
+    waits = _unpolled(found, users * replicas) + _gathering(found, row, users, replicas)
     first, further = loop_times(run)
     late = score["ttft_s"] + front > first  # requests wait for room, and fewer write than there are users
-    kept = run.apart and not late
-    return max(score["ttft_s"] + front, first) + steps * run.writing, further if kept else _without_end(score, requests)
+    if late or not run.apart:  # prompts of equal answers come together, and share what the host takes to launch the steps that read them
+        further = _without_end(score if run.spread else steps, requests)
+    return max(score["ttft_s"] + front, first) + waits * run.writing, further
 
 
 def _room(row: TableRow, found: RunFacts, users: float) -> int:
     """Prompts that a step has room for beside the tokens that it writes. [1]
 
-    Of answers of one length, prompts that are read together once would come and be read together for ever, which no measured run shows:
-    their users are followed one by one.
+    Of answers of one length, prompts that are read together once would come and be read together for ever, which no measured run of vLLM or
+    TensorRT-LLM shows: their users are followed one by one. SGLang's runs show it.
     """
-    if float(found.get("lengths", 1.0)) == 1.0:
+    if float(found.get("lengths", 1.0)) == 1.0 and row["engine"] != "sglang":
         return 1
     chunk = int(found.get("step_tokens", load_stack(stack_of(row["engine"]))[0].engine.chunk))
     return max(int((chunk - users) // mean_length(row, "isl")), 1)
@@ -138,7 +161,8 @@ def _writing(score: Mapping[str, float]) -> float:
     """Time of a step that only writes. [s]"""
     mean, longest, reading = score["tpot_s"], score["itl_p99_s"], score["prefill_share"]
     share = reading * mean / longest  # of steps that read; where they are less than a hundredth, the longest are those that only write
-    return min(longest, mean) if longest <= mean or share >= 1.0 else (1.0 - reading) * mean / (1.0 - share)
+    alike = longest <= mean or share >= 1.0 or reading >= 1.0 - ROUNDED  # where each step reads, none tells what one without takes
+    return min(longest, mean) if alike else (1.0 - reading) * mean / (1.0 - share)
 
 
 def _unpolled(found: RunFacts, users: float) -> float:

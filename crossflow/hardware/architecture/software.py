@@ -192,6 +192,11 @@ class HostCosts(FileModel):
         description="time to issue one kernel of a step that reads prompts, where captured graphs launch only steps that write; `kernel` "
         "where absent",
     )
+    experts: Literal["kernels", "call"] = Field(
+        default="kernels",
+        description="what the host issues for a fused layer of experts. kernels: each of its kernels; call: one operator of compiled code, "
+        "which launches them",
+    )
     pieces: Flag = Field(
         default=False,
         description="whether steps that read prompts are captured too, a graph for each piece between two calls of attention, so that "
