@@ -255,6 +255,18 @@ def test_hundreds_of_slow_clients_hold_back_nobody_and_are_closed(server, monkey
     assert alive(server)
 
 
+def test_nothing_of_a_client_that_takes_no_answer_stays_open(server, monkeypatch):
+    monkeypatch.setattr(Requests, "timeout", 0.3)
+    left, leave = [], server.leave
+    monkeypatch.setattr(server, "leave", lambda client: (left.append(client), leave(client)))
+    line = slow_client(server, f"GET /TOKEN/{LARGEST} HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n" * 40)
+    with contextlib.closing(line):
+        until = time.monotonic() + 10
+        while time.monotonic() < until and not (left and left[0].connection.fileno() == -1):
+            time.sleep(0.02)
+        assert [client.connection.fileno() for client in left] == [-1]
+
+
 def test_a_head_without_end_is_not_kept(server):
     text = f"GET /{server.token}/ HTTP/1.1\r\n" + f"X: {'a' * 60_000}\r\n" * 3
     assert raw(server, text.encode()).split(b" ", 2)[1] == b"431"

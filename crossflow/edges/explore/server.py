@@ -186,6 +186,7 @@ class Requests(BaseHTTPRequestHandler):
             with contextlib.suppress(ConnectionError, TimeoutError, ValueError):  # of a client that takes no answer
                 super().finish()
         finally:
+            self.lines.close()  # which is left open where what is written cannot be sent, and the connection with it
             self.server.leave(self)
 
     def handle_one_request(self) -> None:
