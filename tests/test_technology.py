@@ -211,7 +211,7 @@ def test_unknown_component_is_told_with_what_was_meant(standard):
         ("stated: [logic]\nlogic: {N7: {area: {value: 0.3, source: derived}}}", 5, "logic.N7.area", "expected the key 'status': the file says under `stated` that every number of 'logic' has it"),
         ("compute: {volta-tensor-core: {node: N11}}", 4, "compute.volta-tensor-core.node", "no logic node 'N11'; did you mean 'N1'?"),
         ("compute:\n  volta-tensor-core:\n    minimum_voltage: {value: 0.1 V, source: derived}", 5, "compute.volta-tensor-core", "voltages must satisfy threshold < minimum <= nominal <= maximum"),
-        ("memory: {HBM2: {device_capacity: {value: 8 GB/s, source: derived}}}", 4, "memory.HBM2.device_capacity", "expected a quantity in B, got '8 GB/s': 'GB/s' is not a unit of B"),
+        ("memory: {HBM2: {device_capacity: {value: 8 GB/s, source: derived}}}", 4, "memory.HBM2.device_capacity", "expected a quantity in B, got '8 GB/s': 'GB/s' is not a unit of B; did you mean 'GB'?"),
         ("extend: x", 4, "extend", "unknown key 'extend'; did you mean 'extends'?"),
     ],
 )  # fmt: skip
