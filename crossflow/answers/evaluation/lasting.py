@@ -222,7 +222,7 @@ def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration:
     duration : of the run without interruptions. [s]
     """
     shares, run = found.shares, found.run
-    causes = {one.name for one in (*run.causes, *run.slow)}
+    causes = {*(one.name for one in run.causes), *(one.name for one in run.slow)}
     figures = {
         "goodput": shares.goodput, "goodput_low": high.goodput, "goodput_high": low.goodput,
         "undisturbed_time_s": duration, "interruptions": shares.interruptions * duration / _ending(shares.goodput),
