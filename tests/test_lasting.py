@@ -11,7 +11,7 @@ from crossflow.engine.lasting.events import histories, history
 from crossflow.engine.lasting.intervals import best_interval, daly, young
 from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, LongRun, SlowCause
 from crossflow.engine.lasting.renewal import best_spares, expected, first_of_bursts
-from crossflow.engine.lasting.sparing import Outage, missing_replicas, shortages, speed_without
+from crossflow.engine.lasting.sparing import Outage, _Law, lost_speed, missing_replicas, shortages, speed_without
 
 DAY = 86400.0
 
@@ -356,6 +356,29 @@ def test_racks_and_nodes_that_are_away_are_a_sum_of_two_laws_of_poisson():
     law = [(i + 5 * j, math.exp(-2.7) * 2.0**i / math.factorial(i) * 0.7**j / math.factorial(j)) for i in range(40) for j in range(20)]
     by_hand = sum(share * math.ceil(max(away - 3, 0) / 4) for away, share in law)
     assert missing_replicas(points(3.0), outages, points(4.0))[0] == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_bursts_of_racks_take_an_elastic_job_of_few_replicas_down_as_scipy_says():
+    """Racks of ten nodes in bursts often exceed the 8 replicas of 4 nodes that there are: no speed is left then."""
+    from scipy.stats import nbinom
+
+    rack = Outage(load=points(2.0), repair=points(1.0), nodes=points(10.0), again=points(0.9))
+    racks = np.arange(3000)
+    lacking = np.clip(np.ceil((10 * racks - 5) / 4), 0, 8)
+    by_hand = float((nbinom.pmf(racks, 2.0 / 9.0, 0.1) * lacking / 8).sum())
+    assert lost_speed(points(5.0), [rack], points(4.0), points(8.0), points(0.0))[0] == pytest.approx(by_hand, rel=1e-9)
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_provided_spares_of_large_jobs_take_few_levels_of_the_law(monkeypatch, elastic):
+    """Of 1,024 nodes with domains of 512 that break in bursts; an elastic job asked for a law of 80,000 levels, some twenty times."""
+    levels, rise = [], _Law.rise
+    monkeypatch.setattr(_Law, "rise", lambda law: (levels.append(1), rise(law))[1])
+    run = with_domains(a_run(1e-5, nodes=1024.0, replica=8.0, interval=600.0, restart=60.0, elastic=elastic), 1e-7, 512, again=0.9)
+    found = best_spares(run)
+    assert len(levels) < 30_000
+    cost = [float(((run.nodes + spares) / expected(replace(run, spares=spares)).goodput)[0]) for spares in (found, found + 1, found + 512)]
+    assert cost[0] == min(cost)
 
 
 def test_what_strikes_find_is_the_product_form_of_kaufman_and_roberts():

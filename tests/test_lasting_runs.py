@@ -106,6 +106,10 @@ REFUSED = [
     ("run.jitter", {"spread": 0.1, "per": "rack"}, "run.jitter.per: "),
     ("run", {"steps": 3, "jitter": {"spread": 0.1}, "spares": 2}, "run: spares needs failures, such as failures: llama3-h100; give it"),
     ("run", {"steps": 3, "jitter": {"spread": 0.1}, "failures": {"jitter": CAUSES["node"]}}, "run.failures.jitter: run.jitter has this "),
+    (
+        "run", {"steps": 3, "maintenance": {"every": "30 days", "length": "1 h"}, "failures": {"maintenance": CAUSES["node"]}},
+        "run.failures.maintenance: run.maintenance has this ",
+    ),
     ("run.maintenance", {"every": "0 s", "length": "1 s"}, "run.maintenance.every: expected greater than 0 s, got '0 s'"),
 ]  # fmt: skip
 

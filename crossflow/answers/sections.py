@@ -331,7 +331,7 @@ def reliability_of(top: ScenarioTop, document: Document, base: Path | None, like
     """What interrupts a run, that of `like` where it names the same."""
     if top.run is None:
         return None
-    from crossflow.engine.lasting.record import JITTER
+    from crossflow.engine.lasting.record import JITTER, PLANNED
     from crossflow.engine.lasting.spec import UNBROKEN, load_reliability
 
     if top.run.failures is None:
@@ -345,7 +345,8 @@ def reliability_of(top: ScenarioTop, document: Document, base: Path | None, like
         except SpecError as error:
             here = {document.file, section.file, *(file for file, _ in section.lines.values())}
             raise SpecError(problem.below("run.failures") if problem.file in here else problem for problem in error.problems) from None
-    if top.run.jitter is not None and JITTER in found.causes:
-        what = "run.jitter has this name in what is shown; give the cause another, or leave one of them out"
-        raise document.error(("run", "failures", JITTER), what)
+    for name in (JITTER, PLANNED):
+        if getattr(top.run, name) is not None and name in found.causes:
+            what = f"run.{name} has this name in what is shown; give the cause another, or leave one of them out"
+            raise document.error(("run", "failures", name), what)
     return found

@@ -19,7 +19,7 @@ from crossflow.base.units import show
 from crossflow.engine.lasting.events import RunHistory, history
 from crossflow.engine.lasting.intervals import best_interval
 from crossflow.engine.lasting.jitter import exceeded, slowest
-from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, FailureCause, Jitter, LongRun, SlowCause, TimeShares
+from crossflow.engine.lasting.record import KINDS_OF_TIME, NEVER_FAILS, PLANNED, FailureCause, Jitter, LongRun, SlowCause, TimeShares
 from crossflow.engine.lasting.renewal import best_spares, expected, first_of_bursts
 from crossflow.engine.lasting.saving import written_beside
 from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, Reliability, RestartSpec, common, rates
@@ -222,6 +222,7 @@ def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration:
     duration : of the run without interruptions. [s]
     """
     shares, run = found.shares, found.run
+    causes = {*(one.name for one in run.causes), *(one.name for one in run.slow)}
     figures = {
         "goodput": shares.goodput, "goodput_low": high.goodput, "goodput_high": low.goodput,
         "undisturbed_time_s": duration, "interruptions": shares.interruptions * duration / _ending(shares.goodput),
@@ -231,7 +232,7 @@ def run_figures(found: Interrupted, low: TimeShares, high: TimeShares, duration:
         "checkpoint_slowing_s": found.saved.slowing,
         "checkpoint_bytes": found.saved.size, "restart_s": run.restart,
         **{f"{kind}_share": shares.shares[kind] for kind in KINDS_OF_TIME[1:]},
-        **{f"cause.{name}_share": share for name, share in shares.by_cause.items() if name != "maintenance"},
+        **{f"cause.{name}_share": share for name, share in shares.by_cause.items() if name != PLANNED or name in causes},
     }  # fmt: skip
     if run.jitter is not None:
         figures["mean_step_s"] = run.jitter.step * slowest(run.jitter)

@@ -15,11 +15,10 @@ import numpy as np
 
 from crossflow.base.arrays import Array, points
 from crossflow.engine.lasting.jitter import drawn, slowest
-from crossflow.engine.lasting.record import KINDS_OF_TIME, FailureCause, Jitter, LongRun
+from crossflow.engine.lasting.record import KINDS_OF_TIME, PLANNED, FailureCause, Jitter, LongRun
 from crossflow.engine.lasting.sparing import speed_without
 
 MOST_EVENTS = 2_000_000  # interruptions of one draw, beyond which a run is said never to end
-PLANNED = "maintenance"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from crossflow.base.arrays import Array, Mask, count, points
 # Where the time of a run goes; the shares add up to 1.
 KINDS_OF_TIME = ("useful", "saving", "lost_work", "detection", "restart", "waiting", "maintenance", "shrunk", "slowed")
 JITTER = "jitter"  # what takes time where steps vary
+PLANNED = "maintenance"  # what takes time where stops are planned
 NEVER_FAILS = 1e-30  # the least rate that floats compute with: one failure in 1e22 years. [1/s]
 NONE = points(0.0)
 

@@ -44,7 +44,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, points, share_of, wide
 from crossflow.engine.lasting.jitter import slowest
-from crossflow.engine.lasting.record import JITTER, KINDS_OF_TIME, NONE, LongRun, TimeShares
+from crossflow.engine.lasting.record import JITTER, KINDS_OF_TIME, NONE, PLANNED, LongRun, TimeShares
 from crossflow.engine.lasting.sparing import MOST_SPARES, Outage, lost_speed, shortages
 
 _MOST = 600.0  # exponent, beyond which a job never gets on
@@ -161,7 +161,7 @@ def expected(run: LongRun) -> TimeShares:
     }
     by_cause |= {name: wide(lost_by / cycle, n) for name, lost_by in slowed.items()}
     return TimeShares(
-        shares=shares, by_cause={**by_cause, "maintenance": shares["maintenance"]},
+        shares=shares, by_cause={PLANNED: shares["maintenance"], **by_cause},
         interruptions=wide(sum(often, np.zeros(1)) / cycle, n), missing=wide(share_of(sum(missing, np.zeros(1)), taking), n),
         away=wide(sum(broken, np.zeros(1)) / cycle, n),
     )  # fmt: skip
@@ -178,6 +178,8 @@ def best_spares(run: LongRun) -> Array:
     load = wide(expected(replace(run, spares=points(0.0), elastic=True, replica=0.5 * run.nodes)).away, n)
     domains = {min(one.domain, MOST_SPARES) for one in run.causes if one.repair.any()} | {1.0}
     high = np.minimum(np.ceil(load + 10.0 * np.sqrt(load * max(domains)) + 10.0 * max(domains)), MOST_SPARES)
+    if len(domains) > 1:
+        high = np.minimum(high, _worthwhile(run, load, max(domains)))
     for _ in range(_ROUNDS):
         grid = np.unique(np.round(low + (high - low) * np.linspace(0.0, 1.0, _GRID)[:, None]), axis=0)
         costs = _work_costs(run, grid)
@@ -192,6 +194,18 @@ def best_spares(run: LongRun) -> Array:
         if (before == best).all():
             break
     return np.asarray(best)
+
+
+def _worthwhile(run: LongRun, load: Array, domain: float) -> Array:
+    """Spares beyond which work costs more than with fewer ones, however good the rest: nodes are paid for that gain at most all waits. [1]
+
+    load : nodes in repair.  domain : most nodes that break together. [1]
+    """
+    whole = expected(replace(run, causes=tuple(replace(one, repair=0.0 * one.repair) for one in run.causes))).goodput
+    tried = np.round(load + np.array([[0.0], [4.0], [4.0 * np.sqrt(domain)]]) * np.sqrt(load))
+    with np.errstate(invalid="ignore"):
+        bound = np.ceil(_work_costs(run, np.minimum(tried, MOST_SPARES)).min(axis=0) * whole - run.nodes)
+    return np.where(np.isnan(bound), np.inf, np.maximum(bound, 0.0))
 
 
 def _work_costs(run: LongRun, grid: Array) -> Array:

@@ -33,6 +33,7 @@ References
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -185,12 +186,13 @@ def missing_replicas(spares: Array, outages: Sequence[Outage], replica: Array) -
     That is the mean of ceil((K - spares) / replica) where the nodes in repair K exceed the spares: whole nodes of a broken replica stand in
     for others.
     """
-    return _mean_over_missing(spares, outages, replica, lambda missing: missing)
+    return _mean_over_missing(spares, outages, replica, np.inf, lambda missing: missing)
 
 
 def lost_speed(spares: Array, outages: Sequence[Outage], replica: Array, replicas: Array, idle: Array) -> Array:
     """Mean share of its speed that a job lacks for want of replicas, of which so many were there; see `speed_without`. [1]"""
-    return _mean_over_missing(spares, outages, replica, lambda missing: 1.0 - speed_without(missing, replicas, idle))
+    most = float(np.ceil(replicas).max(initial=1.0))
+    return _mean_over_missing(spares, outages, replica, most, lambda missing: 1.0 - speed_without(missing, replicas, idle))
 
 
 def speed_without(missing: Array, replicas: Array, idle: Array) -> Array:
@@ -203,31 +205,57 @@ def speed_without(missing: Array, replicas: Array, idle: Array) -> Array:
     return np.asarray(np.clip((1.0 - missing / replicas) / (1.0 - idle), 0.0, 1.0))
 
 
-def _mean_over_missing(spares: Array, outages: Sequence[Outage], replica: Array, value: Callable[[Array], Array]) -> Array:
-    """Mean of what rises with the number j of missing replicas: its steps from j to j + 1, times P(K > spares + j replica), summed."""
+def _mean_over_missing(spares: Array, outages: Sequence[Outage], replica: Array, most: float, value: Callable[[Array], Array]) -> Array:
+    """Mean of what rises with the number j of missing replicas: its steps from j to j + 1, times P(K > spares + j replica), summed.
+
+    most : missing replicas from which on it rises no more. [1]
+    """
     mean = sum((one.load * one.nodes for one in outages), np.zeros(1))
     spread = sum((one.load * one.nodes**2 / (1.0 - one.again) for one in outages), np.zeros(1))
     longest = max((float((one.nodes * np.where(one.again > 0, _TAIL, 1.0) / (1.0 - one.again)).max()) for one in outages), default=0.0)
     extent = mean + _REACH * np.sqrt(spread) + _REACH * longest
-    terms = int(np.clip(np.ceil(((extent - spares) / replica).max(initial=0.0)), 1, MOST_SPARES))
+    terms = int(np.clip(np.ceil(((extent - spares) / replica).max(initial=0.0)), 1, min(MOST_SPARES, most)))
     tails = _tails([spares + j * replica for j in range(terms)], outages, mean, int(np.ceil(extent.max(initial=0.0))))
     steps = (value(points(j + 1.0)) - value(points(float(j))) for j in range(terms))
     return np.asarray(sum((step * above for step, above in zip(steps, tails, strict=True)), np.zeros(1)))
 
 
 def _tails(levels: Sequence[Array], outages: Sequence[Outage], mean: Array, extent: int) -> Iterator[Array]:
-    """Probabilities that more nodes than each of some numbers are in repair, were there endless spares."""
+    """Probabilities that more nodes than each of some numbers are in repair, were there endless spares; none are beyond `extent`."""
     if all(not one.again.any() and (one.nodes == 1).all() for one in outages):  # Poisson, which needs no recursion
         from scipy.special import pdtrc
 
         yield from (pdtrc(level, mean) for level in levels)
         return
-    n = max(len(mean), *(len(level) for level in levels))
-    law = _Law(_kinds(outages, n)[0], n)
-    sums = np.zeros((extent + 1, n))  # logarithms
+    highest = min(int(max(float(level.max(initial=0.0)) for level in levels)), extent)
+    many = tuple((one.load.tobytes(), one.nodes.astype(float).tobytes(), one.again.tobytes()) for one in outages)
+    sums = _sums(many, 1 << highest.bit_length())
+    for level in levels:
+        below = np.minimum(np.floor(level), highest).astype(int)
+        n = max(len(below), sums.shape[1])
+        column = np.broadcast_to(np.arange(sums.shape[1]), n)
+        yield np.where(level > extent, 0.0, -np.expm1(np.minimum(sums[np.broadcast_to(below, n), column], 0.0)))
+
+
+@functools.lru_cache(maxsize=2)  # the search for spares asks again and again for the law of the same outages
+def _sums(outages: tuple[tuple[bytes, bytes, bytes], ...], levels: int) -> Array:
+    """Logarithms of the probabilities that at most so many nodes are in repair, from 0 on; shape (levels, n).
+
+    With endless spares Q(0) is known, so that no level above is needed: exp(-a) of outages by themselves, and of bursts
+    (1 - q)^(a (1 - q) / q).
+
+    outages : load, nodes and `again` of each, as the bytes of their arrays.
+    """
+    found = [Outage(load=load, repair=points(1.0), nodes=nodes, again=again)
+             for load, nodes, again in (map(np.frombuffer, one) for one in outages)]  # fmt: skip
+    n = max(len(array) for one in found for array in (one.load, one.nodes, one.again))
+    law = _Law(_kinds(found, n)[0], n)
+    none = np.zeros(n)  # logarithm of Q(0)
+    for one in found:
+        q = np.maximum(one.again, 1e-12)
+        none = none + np.where(one.again > 0, one.load * (1.0 - q) / q * np.log1p(-q), -one.load)
+    sums = np.zeros((levels, n))
     for each in sums[1:]:
         law.rise()
         each[:] = law.logged + np.log(law.total)
-    for level in levels:
-        below = np.minimum(np.floor(np.broadcast_to(level, n)), extent).astype(int)
-        yield -np.expm1(np.take_along_axis(sums, below[None], axis=0)[0] - sums[-1])
+    return np.asarray(sums + none)
