@@ -136,3 +136,18 @@ def test_what_a_device_sends_keeps_its_port_busy():
                 bandwidth = points(50e9)
 
     assert sent_outside(step, Machine)[0] == pytest.approx(0.1)
+
+
+def test_where_no_network_joins_the_nodes_a_prompt_never_arrives_and_memory_is_known():
+    given = {
+        "system": {"template": "v100", "nodes": 2, "devices_per_node": 4, "network": {"intra": {"topology": "switch"}}},
+        "workload": {"model": "llama2-7b", "task": "serving", "prompt": 100, "output": 32, "global_batch": 8, "dtype": "fp16",
+            "serving": {"prefill": {"strategy": "tp2", "workers": 2}}},
+        "strategy": "tp4-dp2",
+        "software": "sglang",
+    }  # fmt: skip
+    found = crossflow.predict(crossflow.from_dict(given))
+    assert np.isinf(found.score.serving["ttft_s"]).all()
+    assert np.isfinite(found.score.memory_needed).all()
+    never = HandoverEnd(share=points(1.0)).meets(points(np.inf), points(1.0), points(0.5))
+    assert (never.time, never.late, never.lost) == (np.inf, 0.0, 0.0)

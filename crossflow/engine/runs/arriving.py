@@ -28,6 +28,7 @@ class HandedPrompt:
     """A prompt that is handed over beside steps of an end, shape (n,)."""
 
     time: Array  # in which it is. [s]
+    late: Array  # of that what it takes longer than alone. [s]
     lost: Array  # that steps lose meanwhile. [s]
 
 
@@ -41,8 +42,10 @@ class HandoverEnd:
         """A prompt that would take some time alone, beside steps of so long that send between nodes for a part of it. [s]"""
         with np.errstate(invalid="ignore"):  # of steps that never end
             part = np.where(np.isfinite(step), np.minimum(divide(sends, step), 1.0), 0.0)
-        whole, lost = written_beside(time, self.share, part)
-        return HandedPrompt(time=whole, lost=lost)
+        arrives = np.isfinite(time)  # as nothing does where no network joins the nodes
+        whole, lost = written_beside(np.where(arrives, time, 0.0), self.share, np.where(arrives, part, 0.0))
+        late, lost = (np.where(arrives, more, 0.0) for more in (whole - np.where(arrives, time, 0.0), lost))
+        return HandedPrompt(time=time + late, late=late, lost=lost)
 
 
 def sent_outside(step: Outcome, machine: Machine) -> Array:

@@ -584,9 +584,9 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         workers = service.prefill.workers
         busy = np.minimum(of_all * read.time / workers, 1.0)
         waits = erlang(workers, workers * busy)[1]
-        reads = waits - (1.0 - waits) * 0.5 * np.expm1(-of_all / workers * read.sent)
+        reads = waits - (1.0 - waits) * 0.5 * np.expm1(-of_all / workers * np.where(np.isfinite(read.sent), read.sent, 0.0))
         time = read.time + reads * worker.lost
-        sent = np.maximum(read.sent + reads * (worker.time - read.sent), replica.time)
+        sent = np.maximum(read.sent + reads * worker.late, replica.time)
         reading, server = time + sent, time / service.prefill.workers
         peers, readers, together = service.requests, service.prefill.workers, service.prefill.workers
     busy = np.minimum(of_all * server, 1.0)
