@@ -24,6 +24,17 @@ class Item:
         return -self.priority, self.arrival, self.index
 
 
+def give_up(idle, most, tiers, beyond):
+    """Give the oldest idle blocks up until no more than `most` are left: to the first tier, and what that has no room for to the next."""
+    while len(idle) > most:
+        block = idle.pop(0)
+        for tier, room in zip(tiers, beyond, strict=True):
+            tier.append(block)
+            if len(tier) <= room:
+                break
+            block = tier.pop(0)
+
+
 class Naive:
     """`kind`: vllm, sglang or tensorrt-llm; `whole`: room for all that will be written; `ranked`: with priorities."""
 
@@ -292,13 +303,7 @@ class Naive:
     def free_of(self, taken):
         """Give idle blocks up for what the step takes."""
         self.idle = [block for block in self.idle if block not in self.used()]
-        while len(self.idle) * self.block > self.free() - taken:
-            block = self.idle.pop(0)
-            for tier, most in zip(self.tiers, self.beyond, strict=True):
-                tier.append(block)
-                if len(tier) <= most:
-                    break
-                block = tier.pop(0)
+        give_up(self.idle, (self.free() - taken) // self.block, self.tiers, self.beyond)
 
     def step(self, now):
         """One iteration; its end, or None where there is nothing to do."""

@@ -604,13 +604,7 @@ class Blocks:
                 self.idle.append(block)
 
     def shrink(self, room):
-        while len(self.idle) > room:
-            block = self.idle.pop(0)
-            for held, most in zip(self.tiers, self.beyond, strict=True):
-                held.append(block)
-                if len(held) <= most:
-                    break
-                block = held.pop(0)
+        naive_service.give_up(self.idle, room, self.tiers, self.beyond)
 
 
 def told(chain):
