@@ -686,10 +686,11 @@ TITLES = {
     "mlperf_training": "MLPerf training",
     "published_training": "Rates of Megatron Bridge",
     "torchtitan_training": "Rates of torchtitan",
+    "maxtext_training": "Rates of MaxText on TPUs",
     "wide_experts": "Services with experts over many nodes",
 }
 OWN = {"gemm_graph": "Matrix products in CUDA graphs", "moe": "Layers of experts", "kernel_power": "Power of kernels"}  # beside these
-PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan")  # sources of many releases, which one line is about
+PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan", "MaxText")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
@@ -1159,6 +1160,7 @@ PLAIN = {
     "simumax_kernels": "matrix products and attention of training, launched one by one",
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
+    "maxtext_training": "rates of MaxText on TPU v4 to Ironwood, dense language models; nothing fitted",
     "wide_experts": "services with experts over many nodes; nothing fitted, 18 rows known before",
     "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
@@ -1212,6 +1214,7 @@ DRAWN = {
     "mlperf_training": ("model",),
     "published_training": ("model",),
     "torchtitan_training": ("model",),
+    "maxtext_training": ("device",),
     "wide_experts": ("seen",),
 }
 

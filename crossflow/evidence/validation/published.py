@@ -91,6 +91,11 @@ def torchtitan_table(folder: Path) -> Table:
     return _table(folder / "torchtitan_training.csv", (*PUBLISHED, "mode", "checkpoint"), torchtitan_run)
 
 
+def maxtext_table(folder: Path) -> Table:
+    """Training rates of MaxText on TPUs."""
+    return _table(folder / "maxtext_training.csv", (*PUBLISHED, "checkpoint"), maxtext_run)
+
+
 def _table(file: Path, columns: Sequence[str], read: Callable[[Path, TableRow], PublishedRun]) -> Table:
     """Every row as `predict` has it, or the reason why it is not."""
     rows = read_rows(file, columns)
@@ -179,6 +184,11 @@ def torchtitan_run(file: Path, row: TableRow) -> PublishedRun:
     return _rated(file, row, "torchtitan", "torchtitan")
 
 
+def maxtext_run(file: Path, row: TableRow) -> PublishedRun:
+    """A run of MaxText."""
+    return _rated(file, row, "maxtext", "MaxText")
+
+
 def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     """A run of which a table has tokens a second and GPU."""
     data = _scenario(
@@ -187,7 +197,7 @@ def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     )  # fmt: skip
     tokens = data["workload"]["global_batch"] * data["workload"]["sequence"]
     return PublishedRun(
-        source=f"{title} {row['release']}", model=row["model"], device=row["system"],
+        source=f"{title} {row['release']}", model=row["model"], device=_device(row["system"]),
         time=tokens / (int(row["gpus"]) * number(file, row, "tokens_per_s_gpu")),
         size=", ".join((row["model"], row["task"], row["system"], row["gpus"], row["gbs"], row["seq"])), data=data,
     )  # fmt: skip
@@ -196,6 +206,7 @@ def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
 def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str, release: tuple[str, str], lora: bool) -> dict[str, Any]:
     """The scenario of a row: its layout on its system, with the software of its release."""
     about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
+    machine.pop("device", None)
     gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
     about_row = {
         "models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0",
@@ -220,6 +231,11 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
         },
         "software": {"like": stack, **recipe["software"]} if recipe["software"] else stack,
     }
+
+
+def _device(system: str) -> str:
+    """The device of a system, which tables call by its own name or by that of a slice of a pod."""
+    return str(_known("systems", system, "system").get("device", system))
 
 
 def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
@@ -248,9 +264,11 @@ def _plan(row: TableRow, gpus: int, micro: int) -> dict[str, Any]:
     if gpus % (tensor * rest):
         raise CrossflowError(f"tp x cp x pp = {tensor * rest} does not divide gpus = {gpus}")
     experts = {"ep": whole(row, "ep"), "etp": whole(row, "etp")} if whole(row, "ep") > 1 else {}
+    data, sharing = gpus // (tensor * rest), whole(row, "fsdp", 0)
+    replicas = {"shard_group": sharing} if 1 < sharing < data else {}
     return {
-        "tp": tensor, "cp": whole(row, "cp"), "pp": whole(row, "pp"), "dp": gpus // (tensor * rest), **experts, "micro_batch": micro,
-        "virtual_stages": whole(row, "vp"), "zero": 3 if whole(row, "fsdp", 0) else 1, "sequence_parallel": tensor > 1,
+        "tp": tensor, "cp": whole(row, "cp"), "pp": whole(row, "pp"), "dp": data, **experts, **replicas, "micro_batch": micro,
+        "virtual_stages": whole(row, "vp"), "zero": 3 if sharing else 1, "sequence_parallel": tensor > 1,
     }  # fmt: skip
 
 
