@@ -323,9 +323,11 @@ def test_operations_of_a_token_are_those_that_maxtext_counts():
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_rates_of_maxtext():
-    """Nothing was fitted to them."""
+    """Nothing was fitted to dense models."""
     table = maxtext_table(shipped())
-    off = table.predicted / table.measured - 1
-    assert len(off) == 67
-    assert np.median(np.abs(off)) < 0.13
+    off = np.abs(table.predicted / table.measured - 1)
+    dense = np.array(["dense" in kind for kind in table.groups["kind"]])
+    assert (dense.sum(), (~dense).sum()) == (67, 8)
+    assert np.median(off[dense]) < 0.13
+    assert off.max() < 0.5
     assert not table.skipped

@@ -1131,8 +1131,12 @@ def summary(report: Report) -> str:
             }
             rows += _summary_rows(table, "regime", names)
             rows.append(("collectives, all sizes", *_short(table.measured, table.predicted)))
-        elif table.name in ("mlperf_training", "published_training"):
-            title = {"mlperf_training": "steps of MLPerf training", "published_training": "rates of Megatron Bridge"}[table.name]
+        elif table.name in ("mlperf_training", "published_training", "maxtext_training"):
+            title = {
+                "mlperf_training": "steps of MLPerf training",
+                "published_training": "rates of Megatron Bridge",
+                "maxtext_training": "rates of MaxText on TPU v4 to Ironwood",
+            }[table.name]
             for kind, mask in _masks(table.groups["kind"]):
                 short = kind.removeprefix("training of ")
                 rows.append((f"{title}, {short}; {_fitted(short)}", *_short(table.measured[mask], table.predicted[mask])))
@@ -1160,7 +1164,6 @@ PLAIN = {
     "simumax_kernels": "matrix products and attention of training, launched one by one",
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
-    "maxtext_training": "rates of MaxText on TPU v4 to Ironwood, dense language models; nothing fitted",
     "wide_experts": "services with experts over many nodes; nothing fitted, 18 rows known before",
     "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
