@@ -40,6 +40,21 @@ def test_a_row_of_mlperf_is_predicted_as_predict_does(read):
     assert (table.groups["source"], table.groups["scale"]) == (["MLPerf 4.1"], ["129 to 1,024 devices"])
 
 
+def test_a_row_of_a_recommendation_model_has_the_layout_of_its_software(read):
+    table = read("mlperf_training", MLPERF + "a,4.0,X,h100-80gb,16,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n")
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "nodes": 2}, "strategy": "dense ddp, embedding (mp-columns, mp)", "software": "hugectr",
+            "workload": {
+                "model": "dlrm-dcnv2", "global_batch": 55296, "dtype": "fp16",
+                "exchange": {"forward": "fp16", "backward": "fp16", "indices": "int32"},
+            },
+        }
+    )  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+    assert table.groups["kind"] == ["training of recommendation models"]
+
+
 def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
     """Racks of 72 hold 64 GPUs of a job of 256; the recipe's chunks and what it computes again are known."""
     table = read("published_training", BRIDGE + "a,25.11,Pre-Training,DeepSeekV3 (w/o MTP),gb200,256,BF16,4096,1,4096,1,4,1,4,64,,0,3139\n")
@@ -109,13 +124,11 @@ def test_rates_of_torchtitan():
 
 def test_rows_that_cannot_be_predicted_are_skipped_with_the_reason(read):
     rows = (
-        "a,4.0,X,h100-80gb,8,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n"
         "b,4.0,X,z900,8,8,gpt3,8,1,2048,8,1,1,,1,1,fp8,0,1\n"
         "c,4.0,X,h100-80gb,8,8,gpt3,8,1,2048,3,1,1,,1,2,fp8,0,1\n"
         "d,4.0,X,h100-80gb,8,8,gpt3,7,1,2048,4,1,1,,1,2,fp8,0,1\n"
     )
     assert dict(read("mlperf_training", MLPERF + rows).skipped) == {
-        "dlrm_dcnv2: the row does not say how tables are sharded, and the model's cross layers have no file": 1,
         "no system for 'z900'": 1,
         "tp x cp x pp = 3 does not divide gpus = 8": 1,
         "cannot be divided: strategy tp4-dp2-z1-sp: global_batch = 7 is not divisible by dp x micro_batch = 2 x 1": 1,

@@ -155,8 +155,6 @@ def words() -> Mapping[str, Any]:
 
 def _known(section: str, name: str, what: str) -> Any:
     """What a scenario calls something; CrossflowError where nothing is known of it."""
-    if name in words()["skipped"]:
-        raise CrossflowError(f"{name}: {words()['skipped'][name]}")
     if name not in words()[section]:
         raise CrossflowError(f"no {what} for '{name}'")
     return words()[section][name]
@@ -164,7 +162,8 @@ def _known(section: str, name: str, what: str) -> Any:
 
 def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
     """A run of MLPerf."""
-    data = _scenario(
+    recommends = row["benchmark"] in words()["recommendation"]
+    data = _recommendation(row) if recommends else _scenario(
         row, model=row["benchmark"], system=row["accelerator"], batch="global_batch", micro="micro_batch", release=("mlperf", row["round"]),
         lora=row["lora"] == "1",
     )  # fmt: skip
@@ -236,6 +235,17 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
 def _device(system: str) -> str:
     """The device of a system, which tables call by its own name or by that of a slice of a pod."""
     return str(_known("systems", system, "system").get("device", system))
+
+
+def _recommendation(row: TableRow) -> dict[str, Any]:
+    """The scenario of a row of a recommendation model, of whose layout no column speaks."""
+    about, gpus = words()["recommendation"][row["benchmark"]], int(row["gpus"])
+    machine, node = dict(_known("systems", row["accelerator"], "system")), _node(gpus, whole(row, "gpus_per_node", min(8, gpus)))
+    machine.pop("domain", None)
+    workload = {**about["workload"], "global_batch": whole(row, "global_batch")}
+    strategy = about["strategies"]["one node" if gpus == node else "several nodes"]
+    system = {**machine, "devices_per_node": node, "nodes": gpus // node}
+    return {"system": system, "workload": workload, "strategy": strategy, "software": about["software"]}
 
 
 def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
