@@ -162,7 +162,10 @@ class MlpSpec(FileModel):
 class InteractionSpec(FileModel):
     """How embeddings and dense features meet (the kind alone will do where it has no dimensions)."""
 
-    kind: Literal["concatenation", "dot", "transformer", "cross"] = "concatenation"
+    kind: Literal["concatenation", "dot", "transformer", "cross"] = Field(
+        "concatenation",
+        description="concatenation: side by side; dot: products of all pairs; transformer; cross: a cross network of low rank (DCN V2)",
+    )
     layers: LayerCount | None = Field(None, description="layers of the transformer, or cross layers (DCN V2)")
     rank: Dimension | None = Field(None, description="rank of the matrix of a cross layer, which is a product of two")
     heads: Dimension | None = Field(None, description="its attention heads")
