@@ -13,10 +13,10 @@ def trained(system, **given):
 
 
 def test_training_on_tpus_runs_on_software_that_they_have():
-    tpu, own = trained("tpu-v4-pod"), trained("tpu-v4-pod", software="t5x")
+    tpu, own = trained("tpu-v4-pod"), trained("tpu-v4-pod", software="maxtext")
     assert tpu.step_time == own.step_time
-    assert any("t5x is assumed on devices of Google" in note for note in tpu.notes)
-    assert not any("t5x" in note for note in own.notes)
+    assert any("maxtext is assumed on devices of Google" in note for note in tpu.notes)
+    assert not any("maxtext" in note for note in own.notes)
     assert not any("is assumed on devices" in note for note in trained("dgx-h100").notes)
 
 

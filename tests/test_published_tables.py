@@ -11,7 +11,7 @@ import crossflow
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation import published
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.published import mlperf_run, mlperf_table, torchtitan_table
+from crossflow.evidence.validation.published import maxtext_table, mlperf_run, mlperf_table, torchtitan_table
 from crossflow.evidence.validation.serving_models import preset_of
 from crossflow.evidence.validation.tables import read_rows, shipped
 
@@ -38,6 +38,21 @@ def test_a_row_of_mlperf_is_predicted_as_predict_does(read):
     )  # fmt: skip
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
     assert (table.groups["source"], table.groups["scale"]) == (["MLPerf 4.1"], ["129 to 1,024 devices"])
+
+
+def test_a_row_of_a_recommendation_model_has_the_layout_of_its_software(read):
+    table = read("mlperf_training", MLPERF + "a,4.0,X,h100-80gb,16,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n")
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "nodes": 2}, "strategy": "dense ddp, embedding (mp-columns, mp)", "software": "hugectr",
+            "workload": {
+                "model": "dlrm-dcnv2", "global_batch": 55296, "dtype": "fp16",
+                "exchange": {"forward": "fp16", "backward": "fp16", "indices": "int32"},
+            },
+        }
+    )  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+    assert table.groups["kind"] == ["training of recommendation models"]
 
 
 def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
@@ -109,13 +124,11 @@ def test_rates_of_torchtitan():
 
 def test_rows_that_cannot_be_predicted_are_skipped_with_the_reason(read):
     rows = (
-        "a,4.0,X,h100-80gb,8,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n"
         "b,4.0,X,z900,8,8,gpt3,8,1,2048,8,1,1,,1,1,fp8,0,1\n"
         "c,4.0,X,h100-80gb,8,8,gpt3,8,1,2048,3,1,1,,1,2,fp8,0,1\n"
         "d,4.0,X,h100-80gb,8,8,gpt3,7,1,2048,4,1,1,,1,2,fp8,0,1\n"
     )
     assert dict(read("mlperf_training", MLPERF + rows).skipped) == {
-        "dlrm_dcnv2: the row does not say how tables are sharded, and the model's cross layers have no file": 1,
         "no system for 'z900'": 1,
         "tp x cp x pp = 3 does not divide gpus = 8": 1,
         "cannot be divided: strategy tp4-dp2-z1-sp: global_batch = 7 is not divisible by dp x micro_batch = 2 x 1": 1,
@@ -288,3 +301,46 @@ def test_submissions_of_mlperf_fit():
     ]  # fmt: skip
     assert len(told) >= 3
     assert set(told) == {True}
+
+
+def test_a_rate_of_maxtext_is_of_slices_that_are_replicas(read):
+    """Two slices of 64 v5p, whose four tensor ranks leave 16 ranks of each that share weights out; what it keeps is known."""
+    header = BRIDGE.replace("\n", ",checkpoint\n")
+    row = "a,24.1,Pre-Training,MaxText 32B,v5p-128,128,BF16,896,28,2048,4,1,1,1,1,,16,1487.3,minimal\n"
+    table = read("maxtext_training", header + row)
+    model = {"model": "transformer", "layers": 32, "hidden": 8192, "heads": 64, "head_dim": 128, "ffn": 28672, "vocabulary": 32000}
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "tpu-v5p-pod", "devices_per_node": 64, "nodes": 2},
+            "workload": {**model, "global_batch": 896, "sequence": 2048, "dtype": "bf16"},
+            "strategy": {"tp": 4, "dp": 32, "zero": 3, "shard_group": 16, "micro_batch": 28, "sequence_parallel": True},
+            "software": {"like": "maxtext", "recomputed": ["norm", "activation"]},
+        }
+    )  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+    assert table.groups["device"] == ["tpu-v5p"]
+
+
+def test_operations_of_a_token_are_those_that_maxtext_counts():
+    """Rates that are printed in Tflop/s are divided by the operations of the model as it is predicted, scores under the mask included."""
+    found = [row for row in read_rows(shipped() / "maxtext_training.csv", published.PUBLISHED) if row["printed_tflops"]]
+    assert len(found) == 46
+    for row in found:
+        data = published.maxtext_run(shipped(), row).data
+        data["workload"]["causal"] = False
+        model = crossflow.from_dict({**data, "system": "tpu-v4-pod", "strategy": "dp64", "software": "ideal"}).job().model
+        operations = 3.0 * model.forward_flops() / int(row["seq"]) * float(row["tokens_per_s_gpu"])
+        assert operations / 1e12 == pytest.approx(float(row["printed_tflops"]), rel=2e-3)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_rates_of_maxtext():
+    """Nothing was fitted to dense models."""
+    table = maxtext_table(shipped())
+    off = np.abs(table.predicted / table.measured - 1)
+    dense = np.array(["dense" in kind for kind in table.groups["kind"]])
+    assert (dense.sum(), (~dense).sum()) == (67, 8)
+    assert np.median(off[dense]) < 0.13
+    assert off.max() < 0.5
+    assert not table.skipped

@@ -231,6 +231,7 @@ DLRM = {
     "top.widths": [512, 1], "interaction.kind": "concatenation",
     **{f"interaction.{key}": When(value, ENCODED) for key, value in {"layers": 3, "width": 128, "ffn": 512, "sequence": 16}.items()},
     "interaction.heads": When(2, {**ENCODED, **UNFUSED}),
+    "interaction.rank": When(64, {"workload.interaction": {"kind": "cross", "layers": 2, "rank": 32}}),
     "experts.count": When(16, {"workload.experts": {"count": 8, "active": 2}}), "experts.active": When(4, {"workload.experts": {"count": 8, "active": 2}}),
     "global_batch": 4096, "dtype": "fp16", "table_dtype": "fp32", "optimizer": "adam",
     "table_optimizer": "adagrad", "uneven": 1.5, "exchange.forward": "fp16", "exchange.backward": "fp16",

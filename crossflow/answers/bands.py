@@ -325,7 +325,7 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if run.lies_apart(shared) and not _beyond(run, stated):
         few = "too few runs with experts shared out across nodes were measured on such devices to say"
         return Trust(level="extrapolated", band=None, reason="; ".join(filter(None, (problem, few))))
-    if reason := problem or (UNSEEN if run.seen == "none" else ""):
+    if reason := problem or (UNSEEN if run.seen == "none" and not shared.device else ""):
         return Trust(level="extrapolated", band=band, basis=shared.text, reason=reason)
     if trait := _beyond(run, stated):
         reason = f"too few runs of this kind were measured {_lack(run, trait)} to say"
@@ -336,6 +336,12 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if shared.device and not lacking:
         return Trust(level="measured", band=band, basis=shared.text)
     return Trust(level="interpolated", band=band, basis=shared.text, reason=_between(run, shared, lacking))
+
+
+@functools.cache
+def compared(kind: str, device: str) -> bool:
+    """Whether enough runs of a kind on a device were compared with predictions, whatever its parameters were fitted to."""
+    return any((line.kind, line.device) == (kind, device) for line in _lines())
 
 
 def _beyond(run: Likeness, stated: Mapping[str, frozenset[str]]) -> str:

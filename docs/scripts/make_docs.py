@@ -686,10 +686,11 @@ TITLES = {
     "mlperf_training": "MLPerf training",
     "published_training": "Rates of Megatron Bridge",
     "torchtitan_training": "Rates of torchtitan",
+    "maxtext_training": "Rates of MaxText on TPUs",
     "wide_experts": "Services with experts over many nodes",
 }
 OWN = {"gemm_graph": "Matrix products in CUDA graphs", "moe": "Layers of experts", "kernel_power": "Power of kernels"}  # beside these
-PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan")  # sources of many releases, which one line is about
+PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan", "MaxText")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
@@ -1130,8 +1131,12 @@ def summary(report: Report) -> str:
             }
             rows += _summary_rows(table, "regime", names)
             rows.append(("collectives, all sizes", *_short(table.measured, table.predicted)))
-        elif table.name in ("mlperf_training", "published_training"):
-            title = {"mlperf_training": "steps of MLPerf training", "published_training": "rates of Megatron Bridge"}[table.name]
+        elif table.name in ("mlperf_training", "published_training", "maxtext_training"):
+            title = {
+                "mlperf_training": "steps of MLPerf training",
+                "published_training": "rates of Megatron Bridge",
+                "maxtext_training": "rates of MaxText on TPU v4 to Ironwood",
+            }[table.name]
             for kind, mask in _masks(table.groups["kind"]):
                 short = kind.removeprefix("training of ")
                 rows.append((f"{title}, {short}; {_fitted(short)}", *_short(table.measured[mask], table.predicted[mask])))
@@ -1212,6 +1217,7 @@ DRAWN = {
     "mlperf_training": ("model",),
     "published_training": ("model",),
     "torchtitan_training": ("model",),
+    "maxtext_training": ("device",),
     "wide_experts": ("seen",),
 }
 

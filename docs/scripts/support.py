@@ -29,7 +29,7 @@ RUNS: Mapping[str, tuple[str, bool]] = {  # names of columns -> kind of run, and
     "training, recommendation": ("training of recommendation models", False),
 }
 ENGINES: Mapping[str, Sequence[str]] = {
-    "training": ("megatron-core", "torchtitan", "nemo", "pytorch-fsdp", "megatron-deepspeed-2023", "nanotron", "t5x"),
+    "training": ("megatron-core", "torchtitan", "nemo", "pytorch-fsdp", "megatron-deepspeed-2023", "nanotron", "maxtext"),
     "serving": ("vllm", "sglang", "tensorrt-llm"),
     "training, recommendation": ("torchrec",),
 }

@@ -20,6 +20,7 @@ from crossflow.answers.bands import (
     SCALES,
     Likeness,
     Trust,
+    compared,
     experts_of,
     load_of,
     scale_of,
@@ -286,7 +287,8 @@ def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -
 def _maker(scenario: Scenario) -> str:
     """What is to say of a device whose maker has no device on which such runs were measured: errors of others' generations are told."""
     system, kind = scenario.system, kind_of(scenario.workload)
-    if not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none":
+    device = device_of(scenario.document.data["system"], scenario.base)
+    if not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none" or compared(kind, device):
         return ""
     needed = _needed(kind)
     others = [device for device in _devices() if needed & set(device.get("measured", ()))]

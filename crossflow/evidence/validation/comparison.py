@@ -16,7 +16,7 @@ from crossflow.evidence.validation.kernels_products import products_table, train
 from crossflow.evidence.validation.likeness import with_fitted
 from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.power import kernel_power_table, power_table
-from crossflow.evidence.validation.published import mlperf_table, published_table, torchtitan_table
+from crossflow.evidence.validation.published import maxtext_table, mlperf_table, published_table, torchtitan_table
 from crossflow.evidence.validation.report import Report, Table
 from crossflow.evidence.validation.service_runs import has_runs
 from crossflow.evidence.validation.services import services_table
@@ -38,6 +38,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "mlperf_training": mlperf_table,
     "published_training": published_table,
     "torchtitan_training": torchtitan_table,
+    "maxtext_training": maxtext_table,
     "serving": serving_table,
     "serving_latency": serving_latency_table,
     "wide_experts": wide_experts_table,
@@ -46,7 +47,7 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "post_training": post_training_table,
 }
 
-WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row
+WHOLE = ("torchtitan_training", "maxtext_training", "wide_experts")  # tables of which the package carries every row
 
 
 def validate(data: str | Path | None = None, *, whole: bool = False, kept: KeptTables | None = None) -> Report:

@@ -91,6 +91,11 @@ def torchtitan_table(folder: Path) -> Table:
     return _table(folder / "torchtitan_training.csv", (*PUBLISHED, "mode", "checkpoint"), torchtitan_run)
 
 
+def maxtext_table(folder: Path) -> Table:
+    """Training rates of MaxText on TPUs."""
+    return _table(folder / "maxtext_training.csv", (*PUBLISHED, "checkpoint"), maxtext_run)
+
+
 def _table(file: Path, columns: Sequence[str], read: Callable[[Path, TableRow], PublishedRun]) -> Table:
     """Every row as `predict` has it, or the reason why it is not."""
     rows = read_rows(file, columns)
@@ -150,8 +155,6 @@ def words() -> Mapping[str, Any]:
 
 def _known(section: str, name: str, what: str) -> Any:
     """What a scenario calls something; CrossflowError where nothing is known of it."""
-    if name in words()["skipped"]:
-        raise CrossflowError(f"{name}: {words()['skipped'][name]}")
     if name not in words()[section]:
         raise CrossflowError(f"no {what} for '{name}'")
     return words()[section][name]
@@ -159,7 +162,8 @@ def _known(section: str, name: str, what: str) -> Any:
 
 def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
     """A run of MLPerf."""
-    data = _scenario(
+    recommends = row["benchmark"] in words()["recommendation"]
+    data = _recommendation(row) if recommends else _scenario(
         row, model=row["benchmark"], system=row["accelerator"], batch="global_batch", micro="micro_batch", release=("mlperf", row["round"]),
         lora=row["lora"] == "1",
     )  # fmt: skip
@@ -179,6 +183,11 @@ def torchtitan_run(file: Path, row: TableRow) -> PublishedRun:
     return _rated(file, row, "torchtitan", "torchtitan")
 
 
+def maxtext_run(file: Path, row: TableRow) -> PublishedRun:
+    """A run of MaxText."""
+    return _rated(file, row, "maxtext", "MaxText")
+
+
 def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     """A run of which a table has tokens a second and GPU."""
     data = _scenario(
@@ -187,7 +196,7 @@ def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     )  # fmt: skip
     tokens = data["workload"]["global_batch"] * data["workload"]["sequence"]
     return PublishedRun(
-        source=f"{title} {row['release']}", model=row["model"], device=row["system"],
+        source=f"{title} {row['release']}", model=row["model"], device=_device(row["system"]),
         time=tokens / (int(row["gpus"]) * number(file, row, "tokens_per_s_gpu")),
         size=", ".join((row["model"], row["task"], row["system"], row["gpus"], row["gbs"], row["seq"])), data=data,
     )  # fmt: skip
@@ -196,6 +205,7 @@ def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
 def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str, release: tuple[str, str], lora: bool) -> dict[str, Any]:
     """The scenario of a row: its layout on its system, with the software of its release."""
     about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
+    machine.pop("device", None)
     gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
     about_row = {
         "models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0",
@@ -220,6 +230,22 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
         },
         "software": {"like": stack, **recipe["software"]} if recipe["software"] else stack,
     }
+
+
+def _device(system: str) -> str:
+    """The device of a system, which tables call by its own name or by that of a slice of a pod."""
+    return str(_known("systems", system, "system").get("device", system))
+
+
+def _recommendation(row: TableRow) -> dict[str, Any]:
+    """The scenario of a row of a recommendation model, of whose layout no column speaks."""
+    about, gpus = words()["recommendation"][row["benchmark"]], int(row["gpus"])
+    machine, node = dict(_known("systems", row["accelerator"], "system")), _node(gpus, whole(row, "gpus_per_node", min(8, gpus)))
+    machine.pop("domain", None)
+    workload = {**about["workload"], "global_batch": whole(row, "global_batch")}
+    strategy = about["strategies"]["one node" if gpus == node else "several nodes"]
+    system = {**machine, "devices_per_node": node, "nodes": gpus // node}
+    return {"system": system, "workload": workload, "strategy": strategy, "software": about["software"]}
 
 
 def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
@@ -248,9 +274,11 @@ def _plan(row: TableRow, gpus: int, micro: int) -> dict[str, Any]:
     if gpus % (tensor * rest):
         raise CrossflowError(f"tp x cp x pp = {tensor * rest} does not divide gpus = {gpus}")
     experts = {"ep": whole(row, "ep"), "etp": whole(row, "etp")} if whole(row, "ep") > 1 else {}
+    data, sharing = gpus // (tensor * rest), whole(row, "fsdp", 0)
+    replicas = {"shard_group": sharing} if 1 < sharing < data else {}
     return {
-        "tp": tensor, "cp": whole(row, "cp"), "pp": whole(row, "pp"), "dp": gpus // (tensor * rest), **experts, "micro_batch": micro,
-        "virtual_stages": whole(row, "vp"), "zero": 3 if whole(row, "fsdp", 0) else 1, "sequence_parallel": tensor > 1,
+        "tp": tensor, "cp": whole(row, "cp"), "pp": whole(row, "pp"), "dp": data, **experts, **replicas, "micro_batch": micro,
+        "virtual_stages": whole(row, "vp"), "zero": 3 if sharing else 1, "sequence_parallel": tensor > 1,
     }  # fmt: skip
 
 
