@@ -308,13 +308,15 @@ def _copy(fabric: Fabric, collective: str, ranks: int) -> Array:
 def _peers(fabric: Fabric, ranks: int, bonded: bool) -> tuple[Way, ...]:
     """All-reduce of a serving engine: each rank reads all buffers in one shot, or a shard of all, then all shards, in two.
 
-    Over bonded links among all ranks, or over the host's bus between two. Source: vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
-    customAllReduceKernels.cu.
+    Over bonded links among all ranks, over direct links to each of the others, or over the host's bus between two. Source: vLLM,
+    csrc/custom_all_reduce.cuh, and custom_all_reduce.py, which asks whether devices are fully connected, by NVLink or by xGMI;
+    TensorRT-LLM, customAllReduceKernels.cu.
     """
     p, own = fabric.parameters, fabric.all_reduce
-    if own is None or not (bonded or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
+    connected = fabric.intra == "infinity-fabric"
+    if own is None or not (bonded or connected or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
         return ()
-    rate = fabric.link if bonded else fabric.host
+    rate = fabric.link if bonded else fabric.link * (ranks - 1) / _direct_links(fabric) if connected else fabric.host
     base = p.peer_launch + own.start + ranks * p.peer_rank
     once = Way(base=base, per_byte=(ranks - 1) / (p.peer_efficiency * rate), limit=own.limit)
     volume = ring_volume("all_reduce", ranks)

@@ -1,4 +1,4 @@
-"""Training rates that submitters and makers publish: ``mlperf_training.csv`` and ``published_training.csv``, each row as `predict` has it.
+"""Training rates that submitters and makers publish, such as ``mlperf_training.csv``, each row as `predict` has it.
 
 A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them, and what recipes of the
 maker turn on: modules that are computed again, how tokens travel to experts, graphs, and tensors on the host. Where no recipe is known it
@@ -81,6 +81,11 @@ def mlperf_table(folder: Path) -> Table:
     return _table(folder / "mlperf_training.csv", MLPERF, mlperf_run)
 
 
+def accelerators_table(folder: Path) -> Table:
+    """Training on chips of other makers than NVIDIA: measured seconds of a step, in the columns of MLPerf."""
+    return _table(folder / "accelerators_training.csv", MLPERF, mlperf_run)
+
+
 def published_table(folder: Path) -> Table:
     """Training rates of Megatron-Bridge."""
     return _table(folder / "published_training.csv", PUBLISHED, published_run)
@@ -158,13 +163,13 @@ def _known(section: str, name: str, what: str) -> Any:
 
 
 def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
-    """A run of MLPerf."""
+    """A run of MLPerf, or of another source that has its columns."""
     data = _scenario(
         row, model=row["benchmark"], system=row["accelerator"], batch="global_batch", micro="micro_batch", release=("mlperf", row["round"]),
         lora=row["lora"] == "1",
     )  # fmt: skip
     return PublishedRun(
-        source=f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"], time=number(file, row, "step_time_s"),
+        source=row.get("source") or f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"], time=number(file, row, "step_time_s"),
         size=", ".join((row["benchmark"], row["accelerator"], row["gpus"], row["global_batch"])), data=data,
     )  # fmt: skip
 
