@@ -341,6 +341,21 @@ def test_kernels_of_a_serving_engine_take_one_shot_or_two_up_to_their_limit():
     np.testing.assert_array_equal(time(engine, "all_gather", 8), time(fabric(), "all_gather", 8))
 
 
+def test_devices_that_are_fully_connected_read_each_others_buffers_over_a_link_each():
+    """Of four of eight devices three links of seven are read over; a mesh of network ports, and a cube, have no such kernels."""
+    own = PeerAllReduce(limit=np.array([2.0**20]), start=np.array([1e-6]))
+    joined = fabric(intra="infinity-fabric")
+    engine, library = replace(joined, all_reduce=own), time(joined, "all_reduce", 4)
+    base, rate = P.peer_launch[0] + 1e-6 + 4 * P.peer_rank[0], 300e9 * 3 / 7
+    once = base + 3 * SIZE / (P.peer_efficiency[0] * rate)
+    twice = base + P.peer_phase[0] + 2 * 3 / 4 * SIZE / (P.peer_phase_efficiency[0] * rate)
+    expected = np.where(SIZE <= 2.0**20, np.minimum(np.minimum(once, twice), library), library)
+    np.testing.assert_allclose(time(engine, "all_reduce", 4), expected, rtol=1e-12)
+    for other in ("ethernet-mesh", "hybrid-cube-mesh"):
+        plain = fabric(intra=other)
+        np.testing.assert_array_equal(time(replace(plain, all_reduce=own), "all_reduce", 4), time(plain, "all_reduce", 4))
+
+
 def test_decoding_with_an_engine_of_its_own_all_reduce_is_faster():
     workload = {"model": "llama2-13b", "task": "decode", "global_batch": 8, "output": 16}
     given = {"system": "dgx-h100", "workload": workload, "strategy": "tp8"}

@@ -27,7 +27,7 @@ from crossflow.answers.scenario import check_strategy, from_dict
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.evidence.validation.report import Table
-from crossflow.evidence.validation.tables import TableRow, number, read_rows, shipped
+from crossflow.evidence.validation.tables import TableRow, by_maker, number, read_rows, shipped
 from crossflow.evidence.validation.training import TrainingTable, check_whole, whole
 
 LAYOUT = ("tp", "cp", "ep", "pp", "dp", "mbs", "micro_batch", "vp", "etp", "fsdp", "precision", "mode", "checkpoint", "release", "round")
@@ -83,7 +83,7 @@ def mlperf_table(folder: Path) -> Table:
 
 def accelerators_table(folder: Path) -> Table:
     """Training on chips of other makers than NVIDIA: measured seconds of a step, in the columns of MLPerf."""
-    return _table(folder / "accelerators_training.csv", MLPERF, mlperf_run)
+    return by_maker(_table(folder / "accelerators_training.csv", MLPERF, mlperf_run))
 
 
 def published_table(folder: Path) -> Table:

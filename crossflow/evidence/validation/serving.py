@@ -43,6 +43,7 @@ from crossflow.evidence.validation.serving_runs import (
 )
 from crossflow.evidence.validation.tables import (
     TableRow,
+    by_maker,
     device_architecture,
     device_words,
     measurements,
@@ -166,7 +167,7 @@ def serving_latency_table(folder: Path) -> Table:
 
 def accelerators_serving_table(folder: Path) -> Table:
     """The same of chips of other makers than NVIDIA."""
-    return _latency_table(folder, "accelerators_serving")
+    return by_maker(_latency_table(folder, "accelerators_serving"))
 
 
 def _latency_table(folder: Path, name: str) -> Table:

@@ -325,10 +325,10 @@ class EngineHabits(FileModel):
 def maker(vendor: str) -> str:
     """A maker of devices as people write it.
 
-    >>> maker("amd"), maker("google")
-    ('AMD', 'Google')
+    >>> maker("aws"), maker("google")
+    ('AWS', 'Google')
     """
-    return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
+    return vendor.upper() if vendor in ("nvidia", "amd", "aws") else vendor.capitalize()
 
 
 UNSCHEDULED = "what the host of {} does between two steps was not measured"
