@@ -71,9 +71,7 @@ def test_models_and_systems_in_each_others_place_are_told(model, on, told, exact
         crossflow.predict(model, on=on)
 
 
-@pytest.mark.parametrize(
-    ("system", "software", "maker"), [("gaudi3-node", "optimum-habana", "Intel"), ("trn2-node", "neuron", "AWS")]
-)
+@pytest.mark.parametrize(("system", "software", "maker"), [("gaudi3-node", "optimum-habana", "Intel"), ("trn2-node", "neuron", "AWS")])
 def test_training_on_chips_with_compilers_of_their_own_runs_on_software_that_they_have(system, software, maker):
     usual, own = trained(system), trained(system, software=software)
     assert usual.step_time == own.step_time

@@ -313,7 +313,9 @@ def test_runs_of_intel_compute_again_what_their_scripts_say():
     assert (lora["recompute"], lora["zero"], lora["dp"]) == ("full", 3, 8)
 
 
-LATENCY_HEADER = "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,{}note\n"
+LATENCY_HEADER = (
+    "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,{}note\n"
+)
 
 
 def served(tmp_path, rows, more=""):

@@ -29,7 +29,17 @@ RUNS: Mapping[str, tuple[str, bool]] = {  # names of columns -> kind of run, and
     "training, recommendation": ("training of recommendation models", False),
 }
 ENGINES: Mapping[str, Sequence[str]] = {
-    "training": ("megatron-core", "torchtitan", "nemo", "pytorch-fsdp", "megatron-deepspeed-2023", "nanotron", "t5x", "optimum-habana", "neuron"),
+    "training": (
+        "megatron-core",
+        "torchtitan",
+        "nemo",
+        "pytorch-fsdp",
+        "megatron-deepspeed-2023",
+        "nanotron",
+        "t5x",
+        "optimum-habana",
+        "neuron",
+    ),
     "serving": ("vllm", "sglang", "tensorrt-llm", "optimum-habana", "neuron"),
     "training, recommendation": ("torchrec",),
 }

@@ -48,7 +48,8 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "post_training": post_training_table,
 }
 
-WHOLE = ("accelerators_training", "accelerators_serving", "torchtitan_training", "wide_experts")  # tables of which the package carries every row
+# Tables of which the package carries every row.
+WHOLE = ("accelerators_training", "accelerators_serving", "torchtitan_training", "wide_experts")
 
 
 def validate(data: str | Path | None = None, *, whole: bool = False, kept: KeptTables | None = None) -> Report:

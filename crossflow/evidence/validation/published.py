@@ -169,7 +169,8 @@ def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
         lora=row["lora"] == "1",
     )  # fmt: skip
     return PublishedRun(
-        source=row.get("source") or f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"], time=number(file, row, "step_time_s"),
+        source=row.get("source") or f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"],
+        time=number(file, row, "step_time_s"),
         size=", ".join((row["benchmark"], row["accelerator"], row["gpus"], row["global_batch"])), data=data,
     )  # fmt: skip
 

@@ -145,6 +145,9 @@ class PeerAllReduce(FileModel):
 
     limit: Information = Field(description="longest message that they take, where they are faster than the collective library")
     start: Time = Field(default=np.array([0.0]), description="time of such a kernel beside what the fabric needs")
+    direct: tuple[str, ...] = Field(
+        default=(), description="generations of devices that it runs them on over direct links between all devices of a node, too"
+    )
 
 
 class WeightSharing(FileModel):
