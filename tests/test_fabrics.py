@@ -341,6 +341,32 @@ def test_kernels_of_a_serving_engine_take_one_shot_or_two_up_to_their_limit():
     np.testing.assert_array_equal(time(engine, "all_gather", 8), time(fabric(), "all_gather", 8))
 
 
+def test_devices_that_are_fully_connected_read_each_others_buffers_over_a_link_each():
+    """Of four of eight devices three links of seven are read over; where software does not run them there is the library alone."""
+    own = PeerAllReduce(limit=np.array([2.0**20]), start=np.array([1e-6]))
+    joined = fabric(intra="infinity-fabric")
+    engine, library = replace(joined, all_reduce=own, connected=True), time(joined, "all_reduce", 4)
+    base, rate = P.peer_launch[0] + 1e-6 + 4 * P.peer_rank[0], 300e9 * 3 / 7
+    once = base + 3 * SIZE / (P.peer_efficiency[0] * rate)
+    twice = base + P.peer_phase[0] + 2 * 3 / 4 * SIZE / (P.peer_phase_efficiency[0] * rate)
+    expected = np.where(SIZE <= 2.0**20, np.minimum(np.minimum(once, twice), library), library)
+    np.testing.assert_allclose(time(engine, "all_reduce", 4), expected, rtol=1e-12)
+    for other in ("ethernet-mesh", "hybrid-cube-mesh", "infinity-fabric"):
+        plain = fabric(intra=other)
+        np.testing.assert_array_equal(time(replace(plain, all_reduce=own), "all_reduce", 4), time(plain, "all_reduce", 4))
+
+
+def test_an_engine_runs_its_own_all_reduce_on_generations_that_it_names():
+    def step(system, **software):
+        workload = {"model": "llama2-13b", "task": "decode", "global_batch": 8, "output": 16}
+        given = {"system": system, "workload": workload, "strategy": "tp8", "software": {"like": "vllm", **software}}
+        return crossflow.predict(crossflow.from_dict(given)).step_time
+
+    older = {"peer_all_reduce": {"direct": ["cdna2"]}}
+    assert step("mi300x-node") < step("mi300x-node", **older) == step("mi300x-node", **NO_PEERS)
+    assert step("gaudi2-node") == step("gaudi2-node", **NO_PEERS)
+
+
 def test_decoding_with_an_engine_of_its_own_all_reduce_is_faster():
     workload = {"model": "llama2-13b", "task": "decode", "global_batch": 8, "output": 16}
     given = {"system": "dgx-h100", "workload": workload, "strategy": "tp8"}

@@ -69,3 +69,16 @@ def test_serving_engines_do_not_train(software):
 def test_models_and_systems_in_each_others_place_are_told(model, on, told, exactly):
     with pytest.raises(CrossflowError, match=exactly(told)):
         crossflow.predict(model, on=on)
+
+
+@pytest.mark.parametrize(("system", "software", "maker"), [("gaudi3-node", "optimum-habana", "Intel"), ("trn2-node", "neuron", "AWS")])
+def test_training_on_chips_with_compilers_of_their_own_runs_on_software_that_they_have(system, software, maker):
+    usual, own = trained(system), trained(system, software=software)
+    assert usual.step_time == own.step_time
+    assert any(f"{software} is assumed on devices of {maker}" in note for note in usual.notes)
+
+
+def test_services_on_aws_run_on_software_that_its_compiler_made():
+    served = {"model": "llama3-8b", "task": "decode", "prompt": 512, "output": 64, "global_batch": 16}
+    asked = {"system": {"template": "trn2-node"}, "workload": served, "strategy": "tp16"}
+    assert any("neuron is assumed on devices of AWS" in note for note in crossflow.predict(crossflow.from_dict(asked)).notes)

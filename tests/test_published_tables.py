@@ -2,6 +2,7 @@
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import crossflow
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation import published
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.published import maxtext_table, mlperf_run, mlperf_table, torchtitan_table
+from crossflow.evidence.validation.published import accelerators_table, maxtext_table, mlperf_run, mlperf_table, torchtitan_table
+from crossflow.evidence.validation.serving import accelerators_serving_table, system_of
 from crossflow.evidence.validation.serving_models import preset_of
 from crossflow.evidence.validation.tables import read_rows, shipped
 
@@ -344,3 +346,54 @@ def test_rates_of_maxtext():
     assert np.median(off[dense]) < 0.13
     assert off.max() < 0.5
     assert not table.skipped
+
+
+# ------------------------------------------------------------------------------------------ chips of other makers
+
+
+def test_every_run_of_other_makers_chips_is_predicted_with_their_software():
+    table = accelerators_table(shipped())
+    assert table.skipped == Counter()
+    told = dict(zip(table.groups["device"], table.groups["stack"], strict=True))
+    assert (told["mi355x"], told["gaudi2"], told["trainium"]) == ("nemo", "optimum-habana", "neuron")
+    assert set(table.groups["maker"]) == {"AMD", "Intel", "AWS"}
+    assert {"MLPerf 5.1", "AWS Neuron 2.24"} <= set(table.groups["source"])
+    assert table.fits.all()
+
+
+def test_runs_of_intel_compute_again_what_their_scripts_say():
+    file = shipped() / "accelerators_training.csv"
+    runs = {row["id"]: mlperf_run(file, row).data["strategy"] for row in read_rows(file, ())}
+    gpt3, lora = runs["mlperf3.1-intel-gaudi2-n48-gpt3"], runs["mlperf4.0-intel-gaudi2-lora"]
+    assert (gpt3["recompute"], gpt3["tp"], gpt3["pp"], gpt3["dp"]) == ("selective", 8, 6, 8)
+    assert (lora["recompute"], lora["zero"], lora["dp"]) == ("full", 3, 8)
+
+
+LATENCY_HEADER = (
+    "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,{}note\n"
+)
+
+
+def served(tmp_path, rows, more=""):
+    (tmp_path / "accelerators_serving.csv").write_text(LATENCY_HEADER.format(more) + rows)
+    return accelerators_serving_table(tmp_path).predicted
+
+
+def test_an_engine_takes_as_many_requests_as_a_row_says_and_ends_when_they_do(tmp_path):
+    """Of so few requests that all are written together, the time is that of a batch over the tokens it writes."""
+    many = "s,vllm,mi300x,8,llama-3.1-70b,8,1,fp8,128,256,max,,,,1,{},\n"
+    batch = "s,vllm,mi300x,8,llama-3.1-70b,8,1,fp8,128,256,64,,,1,,{}\n"
+    together = served(tmp_path, many.format("64,"), "requests,")
+    alone = served(tmp_path, batch.format(",,"), "requests,")
+    assert together[0] == pytest.approx(alone[0] / (64 * 256), rel=0.03)
+    assert served(tmp_path, many.format("512,"), "requests,")[0] < 0.6 * together[0]
+
+
+def test_a_cache_is_kept_in_the_type_that_a_row_says(tmp_path):
+    row = "s,vllm,mi300x,8,llama-3.1-70b,8,1,fp8,4096,256,128,,,1,,{}\n"
+    wide, narrow = (served(tmp_path, row.format(kept), "cache,")[0] for kept in ("fp16,", ","))
+    assert wide > 1.02 * narrow
+
+
+def test_servers_of_aws_are_named_after_their_instances():
+    assert (system_of("trainium"), system_of("trainium2"), system_of("gaudi3")) == ("trn1-node", "trn2-node", "gaudi3-node")

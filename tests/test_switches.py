@@ -211,6 +211,7 @@ STACK = {
     "residual": When("elements", {**PIECES, "workload.sequence": 1023}), "weighing": When("returned", MOE), "narrow_dispatch": When(True, {**EXCHANGED, **NARROW}),
     "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW), "memory.transposed_weights": When(False, NARROW),
     "peer_all_reduce.limit": When("64 MiB", SHORT),
+    "peer_all_reduce.direct": When(["cdna3"], {**SHORT, "system.template": "mi300x-node", "software.peer_all_reduce": {"limit": "64 MiB"}}),
     "peer_all_reduce.start": When("1 us", {**SHORT, "software.peer_all_reduce": {"limit": "64 MiB"}}),
 }  # fmt: skip
 LSTM = {

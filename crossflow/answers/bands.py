@@ -302,6 +302,11 @@ def band_of(run: Likeness) -> tuple[Band, Likeness] | None:
     return next(candidates(run, _lines()), None)
 
 
+def compared(kind: str) -> frozenset[str]:
+    """Devices of which enough runs of a kind were compared with predictions to say how far these are off."""
+    return frozenset(line.device for line in _lines() if line.kind == kind and line.device)
+
+
 def trust_of(run: Likeness, problem: str = "", *, bare: bool = False) -> Trust:
     """How far a run like this can be trusted.
 
@@ -336,12 +341,6 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if shared.device and not lacking:
         return Trust(level="measured", band=band, basis=shared.text)
     return Trust(level="interpolated", band=band, basis=shared.text, reason=_between(run, shared, lacking))
-
-
-@functools.cache
-def compared(kind: str, device: str) -> bool:
-    """Whether enough runs of a kind on a device were compared with predictions, whatever its parameters were fitted to."""
-    return any((line.kind, line.device) == (kind, device) for line in _lines())
 
 
 def _beyond(run: Likeness, stated: Mapping[str, frozenset[str]]) -> str:

@@ -687,10 +687,12 @@ TITLES = {
     "published_training": "Rates of Megatron Bridge",
     "torchtitan_training": "Rates of torchtitan",
     "maxtext_training": "Rates of MaxText on TPUs",
+    "accelerators_training": "Training on chips of AMD, Intel and AWS",
+    "accelerators_serving": "Serving on chips of AMD, Intel and AWS",
     "wide_experts": "Services with experts over many nodes",
 }
 OWN = {"gemm_graph": "Matrix products in CUDA graphs", "moe": "Layers of experts", "kernel_power": "Power of kernels"}  # beside these
-PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan", "MaxText")  # sources of many releases, which one line is about
+PLURAL = ("MLPerf", "AWS Neuron", "Megatron Bridge", "torchtitan", "MaxText")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
@@ -1148,6 +1150,10 @@ def summary(report: Report) -> str:
                 left &= ~mask
             title = "serving of which something is not said (docs/validation.md)"
             rows.append((title, *_short(table.measured[left], table.predicted[left])))
+        elif table.name in OF_MAKERS and table.measured.size:
+            title = OF_MAKERS[table.name]
+            names = {name: title.format(name) for name, _ in _masks(table.groups["maker"])}
+            rows.extend(_summary_rows(table, "maker", names))
         elif table.measured.size:
             rows.append((PLAIN.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
     return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
@@ -1157,6 +1163,11 @@ def summary(report: Report) -> str:
 SERVED = {
     "serving, time per token": ("time per token, more than 8 requests", "time per token, up to 8 requests"),
     "serving, first token": ("first token",),
+}
+# Tables of which the summary has a line for each maker of chips.
+OF_MAKERS = {
+    "accelerators_training": "training on chips of {}; nothing fitted",
+    "accelerators_serving": "serving on chips of {}; nothing fitted",
 }
 # What the tables without groups of their own are called in the summary.
 PLAIN = {
@@ -1218,6 +1229,8 @@ DRAWN = {
     "published_training": ("model",),
     "torchtitan_training": ("model",),
     "maxtext_training": ("device",),
+    "accelerators_training": ("device",),
+    "accelerators_serving": ("device",),
     "wide_experts": ("seen",),
 }
 

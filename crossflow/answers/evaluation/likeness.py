@@ -287,11 +287,11 @@ def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -
 def _maker(scenario: Scenario) -> str:
     """What is to say of a device whose maker has no device on which such runs were measured: errors of others' generations are told."""
     system, kind = scenario.system, kind_of(scenario.workload)
-    device = device_of(scenario.document.data["system"], scenario.base)
-    if not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none" or compared(kind, device):
+    if not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none":
         return ""
     needed = _needed(kind)
-    others = [device for device in _devices() if needed & set(device.get("measured", ()))]
+    known = compared(kind)
+    others = [device for device in _devices() if needed & set(device.get("measured", ())) or device["name"] in known]
     if not others or any(device.get("vendor") == system.vendor for device in others):
         return ""
     maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()

@@ -23,7 +23,11 @@ KINDS: Mapping[str, str] = {
 }
 GENERATED_TABLE = "generated_gemm"  # without a kind: chips whose division is given say nothing of those that are designed
 # Software stacks by how tables of services call engines.
-ENGINES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm"}
+ENGINES: Mapping[str, str] = {
+    "vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm",
+    "vllm 0.10.0": "vllm", "vllm 0.11.1": "vllm", "optimum-habana": "optimum-habana", "transformers-neuronx": "neuron",
+    "nxd-inference": "neuron",
+}  # fmt: skip
 # What the parameters of a row's device were fitted to, in words.
 FITTED = {"device": "device fitted to", "family": "family fitted to", "none": "never seen", GENERATED: "never seen", "": "no device named"}
 

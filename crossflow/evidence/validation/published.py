@@ -1,4 +1,4 @@
-"""Training rates that submitters and makers publish: ``mlperf_training.csv`` and ``published_training.csv``, each row as `predict` has it.
+"""Training rates that submitters and makers publish, such as ``mlperf_training.csv``, each row as `predict` has it.
 
 A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them, and what recipes of the
 maker turn on: modules that are computed again, how tokens travel to experts, graphs, and tensors on the host. Where no recipe is known it
@@ -27,7 +27,7 @@ from crossflow.answers.scenario import check_strategy, from_dict
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.evidence.validation.report import Table
-from crossflow.evidence.validation.tables import TableRow, number, read_rows, shipped
+from crossflow.evidence.validation.tables import TableRow, by_maker, number, read_rows, shipped
 from crossflow.evidence.validation.training import TrainingTable, check_whole, whole
 
 LAYOUT = ("tp", "cp", "ep", "pp", "dp", "mbs", "micro_batch", "vp", "etp", "fsdp", "precision", "mode", "checkpoint", "release", "round")
@@ -79,6 +79,11 @@ class PublishedRun:
 def mlperf_table(folder: Path) -> Table:
     """MLPerf training: measured seconds of a step."""
     return _table(folder / "mlperf_training.csv", MLPERF, mlperf_run)
+
+
+def accelerators_table(folder: Path) -> Table:
+    """Training on chips of other makers than NVIDIA: measured seconds of a step, in the columns of MLPerf."""
+    return by_maker(_table(folder / "accelerators_training.csv", MLPERF, mlperf_run))
 
 
 def published_table(folder: Path) -> Table:
@@ -161,14 +166,15 @@ def _known(section: str, name: str, what: str) -> Any:
 
 
 def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
-    """A run of MLPerf."""
+    """A run of MLPerf, or of another source that has its columns."""
     recommends = row["benchmark"] in words()["recommendation"]
     data = _recommendation(row) if recommends else _scenario(
         row, model=row["benchmark"], system=row["accelerator"], batch="global_batch", micro="micro_batch", release=("mlperf", row["round"]),
         lora=row["lora"] == "1",
     )  # fmt: skip
     return PublishedRun(
-        source=f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"], time=number(file, row, "step_time_s"),
+        source=row.get("source") or f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"],
+        time=number(file, row, "step_time_s"),
         size=", ".join((row["benchmark"], row["accelerator"], row["gpus"], row["global_batch"])), data=data,
     )  # fmt: skip
 

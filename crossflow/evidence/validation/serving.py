@@ -1,4 +1,5 @@
-"""Measured services: ``serving.csv`` (a fixed number of requests in flight), ``serving_latency.csv`` (small published tables) and
+"""Measured services: ``serving.csv`` (a fixed number of requests in flight), ``serving_latency.csv`` and
+``accelerators_serving.csv`` (small published tables) and
 ``wide_experts.csv`` (rates of one phase, with experts shared out over many nodes).
 
 Every row becomes a scenario of `task: serving`, of the last table of one phase; rows that differ in layout, lengths and requests are
@@ -42,6 +43,7 @@ from crossflow.evidence.validation.serving_runs import (
 )
 from crossflow.evidence.validation.tables import (
     TableRow,
+    by_maker,
     device_architecture,
     device_words,
     measurements,
@@ -69,7 +71,7 @@ FEW = 8  # requests in flight up to which a service is mostly alone [1]
 TYPES: Mapping[str, tuple[str, str]] = {
     "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""),
     "fp8_block": ("fp8_block", ""), "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"),
-    "mxfp4": ("bf16", "mxfp4"),
+    "mxfp4": ("bf16", "mxfp4"), "int8_wo": ("bf16", "int8"),
 }  # fmt: skip
 SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
 VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1 (`crossflow.program.loads`), of rows over many nodes
@@ -78,7 +80,8 @@ READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that re
 IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b", "glm-5")
 IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bits have a scale for 32 of them, says their config.json
 UNFIT = "the service does not fit as predicted"
-NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
+NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called, but for those of AWS, named after instances
+INSTANCES: Mapping[str, str] = {"trainium": "trn1-node", "trainium2": "trn2-node"}
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
@@ -159,7 +162,17 @@ def _told(row: TableRow, folder: Path) -> str:
 
 def serving_latency_table(folder: Path) -> Table:
     """Whole requests, times per token, first tokens and throughputs of small published tables."""
-    file = folder / "serving_latency.csv"
+    return _latency_table(folder, "serving_latency")
+
+
+def accelerators_serving_table(folder: Path) -> Table:
+    """The same of chips of other makers than NVIDIA."""
+    return by_maker(_latency_table(folder, "accelerators_serving"))
+
+
+def _latency_table(folder: Path, name: str) -> Table:
+    """A published table whose rows are batches, requests in flight, or all requests of a run queued at once."""
+    file = folder / f"{name}.csv"
     rows = read_rows(file, LATENCY)
     parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_published(row) for row in rows]
@@ -176,7 +189,7 @@ def serving_latency_table(folder: Path) -> Table:
                 parts.append((row, case, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
             parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
-    return _table("serving_latency", parts, skipped, folder)
+    return _table(name, parts, skipped, folder)
 
 
 def wide_experts_table(folder: Path) -> Table:
@@ -301,7 +314,9 @@ def _offline(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[d
 
 
 def _requests(row: TableRow) -> int:
-    """Requests of a run in which all are queued at once, 0 where they are not known."""
+    """Requests of a run in which all are queued at once, as its row or its source says; 0 where neither does."""
+    if row.get("requests"):
+        return int(row["requests"])
     known = measurements().get(row["source"], {}).get("requests", {})
     return int(known.get(f"{row['input']}/{row['output']}", 0)) if row["batch_or_concurrency"] == "max" else 0
 
@@ -417,6 +432,10 @@ def _published(row: TableRow) -> Case:
     if not isinstance(shared, str):
         shared |= {"system": {"template": known["system"]}} if "system" in known else {}
         shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
+        if row.get("requests"):  # which the engine was told to take, all at once
+            shared |= {"software": {"like": shared["software"], "engine": {"requests": int(row["requests"])}}}
+        if row.get("cache"):
+            shared["workload"]["kv_dtype"] = row["cache"]
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
         "workload.global_batch": ENDLESS if users == "max" else int(users),
@@ -462,6 +481,8 @@ def system_of(device: str) -> str | None:
     name = template_of(device)
     if name is None:
         return None
+    if name in INSTANCES:
+        return INSTANCES[name]
     systems = files.catalogue("templates", "systems")
     nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
     return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)

@@ -28,7 +28,7 @@ from crossflow.cost.roofline import product_costs
 from crossflow.evidence.validation.report import Table
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import FabricKind, FabricParameters
-from crossflow.hardware.architecture.software import PeerAllReduce, load_stack
+from crossflow.hardware.architecture.software import PeerAllReduce, load_stack, maker
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.hardware.technology.library import TechLibrary
@@ -247,6 +247,12 @@ def template_of(device: str) -> str | None:
     size = re.search(r"\d+gb$", device)
     sized = [name for name in alike if size and name.endswith(size.group())]
     return next(iter(sized or alike), None)
+
+
+def by_maker(table: Table) -> Table:
+    """A table whose rows are grouped by the maker of their device as well."""
+    specs = [device_spec(template_of(device) or device) for device in table.groups["device"]]
+    return replace(table, groups={**table.groups, "maker": [maker(getattr(spec, "vendor", "")) for spec in specs]})
 
 
 def device_words(device: str) -> frozenset[str]:

@@ -145,6 +145,9 @@ class PeerAllReduce(FileModel):
 
     limit: Information = Field(description="longest message that they take, where they are faster than the collective library")
     start: Time = Field(default=np.array([0.0]), description="time of such a kernel beside what the fabric needs")
+    direct: tuple[str, ...] = Field(
+        default=(), description="generations of devices that it runs them on over direct links between all devices of a node, too"
+    )
 
 
 class WeightSharing(FileModel):
@@ -325,10 +328,10 @@ class EngineHabits(FileModel):
 def maker(vendor: str) -> str:
     """A maker of devices as people write it.
 
-    >>> maker("amd"), maker("google")
-    ('AMD', 'Google')
+    >>> maker("aws"), maker("google")
+    ('AWS', 'Google')
     """
-    return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
+    return vendor.upper() if vendor in ("nvidia", "amd", "aws") else vendor.capitalize()
 
 
 UNSCHEDULED = "what the host of {} does between two steps was not measured"
