@@ -82,7 +82,7 @@ def test_every_tile_fits_its_capacity_and_its_block(levels):
     for step in steps(levels):
         block, room = outer[:, step.outer], np.float32(3e5)
         ones, how = np.ones(500, np.float32), {"fill": levels > 1, "last": levels == 1}
-        (m, n, k), _ = tile(block, room * ones, step, ones, 0.0 * ones, **how)
+        (m, n, k), _ = tile(outer, room * ones, step, ones, 0.0 * ones, **how)
         assert (m * n + n * k + m * k <= room * (1 + 1e-5)).all()
         for side, whole in zip((m, n, k), block, strict=True):
             assert (side <= whole * (1 + 1e-6)).all()

@@ -277,7 +277,7 @@ def largest(table: Array) -> Mask:
     array([[False,  True,  True],
            [ True, False, False]])
     """
-    found = table == table.max(axis=0)
+    found: Mask = np.asarray(table == table.max(axis=0))
     before = found[0].copy()
     for row in found[1:]:
         row &= ~before

@@ -164,7 +164,7 @@ def _within(limit: PowerLimit, tilings: Array) -> Array:
     best, found = np.where(tied, spent, np.inf).argmin(axis=0), tilings[0].copy()
     for i, traffic in enumerate(tilings[1:], start=1):  # each is best at few points
         np.copyto(found, traffic, where=best == i)
-    return found
+    return np.asarray(found)
 
 
 def room(level: Level, work: Array, element: float) -> Array:

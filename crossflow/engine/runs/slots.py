@@ -252,12 +252,12 @@ def _beside_weights(
     places = unit_places(job.model)  # layers run in the order of the model
     units = forward.at(places), backward.at(places), weight[places], sums.blocks[2][places], launched[places]
     passing = functools.partial(sharded_passes, unit_groups(job.model), whole=machine.stack.sharing.unit == "layer")
-    travels = arrive.any(axis=0) | leave.any(axis=0)  # nothing does where ranks share out neither weights nor their gradients
-    alone = ~gather.any(axis=0) & reduce.any(axis=0) & (machine.stack.overlap.data != ahead)  # gradients without weights (ZeRO 2)
+    gathered, reduced, travels = (np.asarray(each.any(axis=0)) for each in (gather, reduce, arrive + leave))
+    alone = ~gathered & reduced & (machine.stack.overlap.data != ahead)  # gradients that are shared out where weights are not (ZeRO 2)
     given, found = (units, tuple(plain), first[places]), np.array(np.broadcast_arrays(*plain))
-    for here, way in ((travels & ~alone, ahead), (alone, not ahead)):
+    for here, way in ((travels & ~alone, ahead), (alone, not ahead)):  # where nothing travels passes take what they take
         points = np.flatnonzero(here)
-        if len(points) == len(here):
+        if len(points) == len(travels):
             return passing(often, *given, ahead=way)
         if len(points):
             counts = often if often.shape == often.shape[:3] else at_points(often, points)
