@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide, largest
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, Widening, padded, quantised, wave_times
@@ -45,15 +45,9 @@ class KernelCosts:
     working: Array  # time in which units work, as if all of them did. [s]
 
     @property
-    def bound(self) -> Index:
-        """Index of the slowest resource: 0 compute, 1 + i level i; shape (kernels, n)."""
-        return np.asarray(self.resource_times.argmax(axis=0))
-
-    @property
     def bound_times(self) -> Array:
         """Time in kernels that each resource binds, without launches, shape (1 + levels, kernels, n). [s]"""
-        resources = np.arange(len(self.resource_times))[:, None, None]
-        return np.asarray(np.where(self.bound == resources, self.time - self.launch, 0.0))
+        return np.asarray(np.where(largest(self.resource_times), self.time - self.launch, 0.0))
 
     @property
     def spare(self) -> Array:
