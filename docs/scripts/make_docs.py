@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import chips
+import hindcast_factors
 import numpy as np
 import support
 import yaml
@@ -740,6 +741,7 @@ def _blind(table: HindcastTable) -> str:
     """Chips that were predicted from what was public before they were announced: ratios, gates, rules, inputs and forecasts."""
     words = prose()["blind"]
     text = f"## Chips predicted before they were announced\n\n{words['intro']}\n\n{_ratios(table)}\n{words['ratios']}\n\n"
+    text += f"### What the errors come from\n\n{words['factors']}\n\n{_factors()}\n"
     text += f"### Rules that were tried\n\n{words['rules']}\n\n{_tried()}\n"
     text += f"### Forecasts\n\n{words['forecasts']}\n\n{_forecasts(table)}\n"
     return text + f"### What was known, and since when\n\n{words['facts']}\n\n{_facts()}"
@@ -761,6 +763,17 @@ def _mark(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "-"
     return f"**{found['ratio']:.2f}**" if found["holds"] is False else f"{found['ratio']:.2f}"
+
+
+def _factors() -> str:
+    """Parts of the logarithm of predicted over later figures, by chip and figure."""
+    found = hindcast_factors.kept()
+    parts = [name for name in found[0] if name not in ("chip", "figure")]
+    rows = [(row["chip"], row["figure"], *(f"{100 * float(row[part]):+.0f} %" for part in parts)) for row in found]
+    means = [(name, np.mean([[abs(float(row[part])) for part in parts] for row in found if row["figure"] == name], axis=0))
+             for name in dict.fromkeys(row["figure"] for row in found)]  # fmt: skip
+    rows += [("mean size", name, *(_percent(float(size)) for size in sizes)) for name, sizes in means]
+    return markdown(("chip", "figure", *parts), rows, right=range(2, 2 + len(parts)))
 
 
 def _tried() -> str:
