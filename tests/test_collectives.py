@@ -194,6 +194,7 @@ def test_flat_reduction_is_bytes_over_the_port(lstm):
     assert made.inter_bytes[0, 0] == pytest.approx(2 * 31 / 32 * 1e9, rel=1e-12)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])

@@ -230,6 +230,7 @@ def test_streams_by_hand():
 # ------------------------------------------------------------------------------------------ laws of a step
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_on_one_device_nothing_is_sent(name):
@@ -256,6 +257,7 @@ def test_parts_add_up_under_every_strategy(name):
     assert np.allclose(layers, outcome.breakdown["exposed_communication"], rtol=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm-a", "dlrm-a-moe"])
 def test_points_together_are_points_one_by_one(name):

@@ -47,6 +47,7 @@ def written(tmp_path):
 # ------------------------------------------------------------------------------------------ events
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("strategy", ["dp1", "tp2-pp2-dp2", "pp4-dp2-full", "dp8-z3", "tp4-sp-dp2-z1", "tp4-atp1-embtp1-dp2-mb4-sp"])
 def test_events_are_all_operations_of_the_step(strategy):
     """Products of all events on all devices are the operations done, but for pointwise ones and fused attention."""

@@ -201,6 +201,7 @@ def test_measured_exchanges_are_within_their_floor():
     assert table["median_abs_error"] < 0.08
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "same"), [("dgx-h200", False), ("dgx-b200", False), ("gb200-nvl72", False), ("dgx-a100", True)])
 def test_a_service_exchanges_tokens_as_its_library_does(system, same):

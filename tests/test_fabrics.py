@@ -285,6 +285,7 @@ def least(message, ranks, device):
     return ring_volume(message.collective, ranks) / (2 if message.collective == "all_reduce" else 1) * message.size / max(ports)
 
 
+@pytest.mark.cases(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("template", SYSTEMS)
 @pytest.mark.parametrize("strategy", ["RC-2-4", "RC-4-2", "CR-8", "CR-2-d4", "RC-2-2-d2", "d8"])
@@ -303,6 +304,7 @@ def test_predictions_on_real_systems_obey_their_bandwidth(template, strategy):
     assert taken == {message.collective for message in graph.messages}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("template", SYSTEMS)
 @pytest.mark.parametrize("size", [1e4, 1e7, 1e10])
 @pytest.mark.parametrize(("a", "b"), [(2, 4), (4, 2)])

@@ -245,6 +245,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
 BETTER = {"stall": 0.8, "commit": 0.8, "restart": 0.8, "planned": 0.5, "maintenance": 0.5, "spares": 2.0}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("elastic", [False, True])
 def test_better_parts_are_never_worse(elastic):
     rng = np.random.default_rng(3)
@@ -317,6 +318,7 @@ def test_bursts_make_up_the_rates_of_all_strikes(again, restart):
     assert expected(run).interruptions == pytest.approx(sum(rates), rel=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("again", "spares"), [(0.5, 2.0), (0.8, 3.0), (0.8, 6.0)])
 def test_bursts_use_up_spares(again, spares):
     """As many strikes together leave more jobs without a node than by themselves, in events as in closed form."""

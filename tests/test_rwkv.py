@@ -114,6 +114,7 @@ def test_tokens_are_mixed_by_hand():
     assert moved["rwkv7"] >= {5.0 + 6, 5.0 + 1}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("strategy", ["dp8-z3-full", "tp8-sp", "tp2-dp4", "cp2-dp4", "pp4-dp2"])
 def test_strategies_divide_them(strategy):
     for ssm in (EAGLE, FINCH, GOOSE):

@@ -164,6 +164,7 @@ def test_equal_requests_have_the_times_of_the_closed_form_on_pipeline_stages_too
         assert served.latency["ttft_s"]["p99"] == pytest.approx(closed["ttft_p99_s"], rel=0.15)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("stages", "steps", "room", "ratio", "rate"), [(2, 1, 3, 1.0, 0.8), (4, 1, 1, 3.0, 0.3), (4, 3, 1, 2.5, 0.1)])
 def test_the_fullest_microbatch_reads_what_rounds_one_by_one_have(stages, steps, room, ratio, rate):
     """Rounds drawn one after the other, each with the Poisson arrivals of the one before, dealt to microbatches."""
@@ -203,6 +204,7 @@ def test_users_who_begin_together_stay_together_where_their_requests_are_equal(s
     assert served.found.times["ttft"][late].mean() == pytest.approx(closed["ttft_s"], rel=first)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("strategy", "users", "prompt", "output"),
     [("tp2", 4, 5000, 50), ("tp2", 8, 3000, 200), ("tp1-pp2", 8, 3000, 200), ("tp2", 1, 5000, 50)],
@@ -400,6 +402,7 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
     assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache", "preemption_mode"])
 def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
     value = {

@@ -40,6 +40,7 @@ def figures(*args, **workload):
     return {name: float(value[0]) for name, value in score.serving.items()} | {"step": float(score.step_time[0])}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "more", [{}, {"serving": {"chunk": 512}}, {"global_batch": 900}, {"serving": {"prefix_hits": 0.5}}, {"prompt": 30000}]
 )
@@ -297,6 +298,7 @@ def test_stages_need_not_divide_the_requests_in_flight():
     assert few == pytest.approx(3 * figures("pp4", 4, global_batch=1)["output_throughput_tokens_per_s"], rel=0.1)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("replicas", "users"), [(2, 1), (4, 3)])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_of_fewer_requests_than_replicas_each_is_alone_and_the_other_replicas_rest(replicas, users, stages):
@@ -351,6 +353,7 @@ def test_engines_differ_by_who_launches_and_who_adds_up():
     assert figures("tp8", 8, library, global_batch=1)["tpot_s"] == of_year[2]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_service_executes_what_its_model_needs(seed):
     """MFU <= HFU, also where the head is most of the work: the last token of every piece of a prompt passes it too."""
@@ -456,6 +459,7 @@ def test_a_step_takes_the_longer_of_device_and_host_or_both():
     assert beside["tpot_s"] == pytest.approx(max(plain, 5e-3 + 1e-3 * beside["requests_decoding"]), rel=0.01)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("what", "strategy", "more"),
     [

@@ -198,6 +198,7 @@ def test_energy_rises_with_a_bandwidth_only_where_time_falls(v100):
         assert (after.energy <= before.energy * 1.01)[as_fast].all(), one.name
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["registers", "l1", "l2"])
 def test_time_does_not_jump_in_a_sweep_of_a_capacity(v100, name):

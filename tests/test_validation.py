@@ -142,6 +142,7 @@ def test_a_report_is_plain_data_and_reads_as_text(excerpt, report):
     assert repr(report).splitlines()[1].startswith("  gemm: 173 rows, mean absolute error ")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "system", "type_"), [("a100-80gb", "dgx-a100", ""), ("h100-80gb", "dgx-h100", ""), ("h100-80gb", "dgx-h100", "fp8")]
