@@ -4,9 +4,10 @@ A kernel cuts its work into blocks that pass over keys. In prefill a block has s
 a key-value head. In decode it has the one query of each head of a group, padded to the rows of a matrix instruction, and where there are
 few heads several blocks share the keys [1]_, [2]_. Kernels that take each head by itself multiply on the vector units instead [4]_: 128
 fused multiply-adds a clock and unit on Ada, Hopper and Blackwell alike, whose matrix units differ eightfold. A block takes as long as its
-loop over tiles of keys, products and softmax, and a time of its own. Some engines write new keys and values in a kernel of its own, which
-for a few tokens takes as long as the gap between two kernels of a captured graph. Blocks share the units: the longest of them and the sum over the units combine with exponent 1.5, and what memory takes
-joins with exponent 3 (exponents are fixed). Operands that fit the last cache need not come from memory.
+loop over tiles of keys, products and softmax, and a time of its own. Blocks share the units: the longest of them and the sum over the
+units combine with exponent 1.5, and what memory takes joins with exponent 3 (exponents are fixed). Operands that fit the last cache need
+not come from memory. Where an engine writes new keys and values in a kernel of its own, that takes at least the gap between two kernels
+of a captured graph.
 
 References
 ----------
@@ -14,7 +15,7 @@ References
 .. [2] Dao et al., "Flash-Decoding for long-context inference", 2023 (crfm.stanford.edu/2023/10/12/flashdecoding.html).
 .. [3] NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions": 16 exponentials a clock and unit on compute capability 8.0 to 10.0;
    twice as many on 10.3 ("Making Softmax More Efficient with NVIDIA Blackwell Ultra", NVIDIA Technical Blog, February 2026).
-.. [4] NVIDIA, TensorRT-LLM, decoderMaskedMultiheadAttentionTemplate.h: fused multiply-adds with sums in 32 bits (MMHA_USE_FP32_ACUM_FOR_FMA).
+.. [4] NVIDIA, TensorRT-LLM, decoderMaskedMultiheadAttentionTemplate.h: fused multiply-adds, sums in 32 bits (MMHA_USE_FP32_ACUM_FOR_FMA).
 """
 
 from __future__ import annotations

@@ -43,14 +43,17 @@ LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
 # rate that NCCL reckons one of a Hopper with, 36.7 GB/s (`perChMaxRingLL128Bws` of its src/graph/tuning.cc). In DeepEP's normal kernels it
 # is two units, one that sends and one that receives (`num_channels = num_sms / 2` of csrc/kernels/intranode.cu and internode.cu). Around
 # these kernels nodes wait for each other twice (`nvshmem_sync` in notify_dispatch and cached_notify of internode.cu), each time for the
-# steps to other nodes of a dissemination barrier, of which there are log2 of the nodes (NVSHMEM_BARRIER_DISSEM_KVAL is 2).
+# steps to other nodes of a dissemination barrier, of which there are log2 of the nodes (NVSHMEM_BARRIER_DISSEM_KVAL is 2). Each of these
+# kernels comes after another one, a barrier of all ranks that resets the queues (cached_notify_dispatch and cached_notify_combine, which
+# csrc/deep_ep.cpp calls before dispatch and combine), where plain exchanges are one kernel.
 PLAIN_EXCHANGE = {
     "start": "launch", "notify": "launch", "fill": "exchange_fill", "link": "switch_efficiency", "network": "rdma_efficiency",
 }  # fmt: skip
 UNKNOWN_EXCHANGE = {
     "copies": {"start": "0 s", "rate": "18.35 GB/s"}, "expert": "0 s", "node_step": "0 s", "first_token": "1 EB/s",
 }  # fmt: skip
-NORMAL, BARRIERS = ("dispatch", "combine"), 2.0  # kernels of many tokens, and how often nodes wait for each other
+NORMAL = ("dispatch", "combine")  # kernels of many tokens
+BARRIERS, KERNELS = 2.0, 2.0  # how often nodes wait for each other around one of them, and kernels that are launched for it
 
 KernelNumbers = Mapping[Any, Any]  # keys of some are numbers
 Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers, the likest first
@@ -171,8 +174,9 @@ def _plain_exchange(before: Mapping[str, Any]) -> KernelNumbers:
     """Numbers of exchanges of tokens where no library made for them was known: those of plain ones over the same fabric and network."""
     common = plain_of(files.catalogue("templates", "families")["fabrics"])
     known = {**common["network"]["parameters"], **(files.held(before, ("network", "parameters")) or {})}
-    waits = {"node_step": f"{BARRIERS * parse(_plain(known['rdma_hop']), 's'):.6g} s"}
-    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}, **dict.fromkeys(NORMAL, waits)}
+    hop, launch = (parse(_plain(known[name]), "s") for name in ("rdma_hop", PLAIN_EXCHANGE["start"]))
+    many = {"node_step": f"{BARRIERS * hop:.6g} s", "start": f"{KERNELS * launch:.6g} s"}
+    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}, **dict.fromkeys(NORMAL, many)}
 
 
 def _tiers(name: str, before: KernelNumbers, *section: str) -> list[list[KernelNumbers]]:
