@@ -193,6 +193,10 @@ class DecodeKernel(FusedKernel):
         description="query heads of a group share a block, and keys are split: always, never, or only groups of several that see all keys",
     )
     narrow_products: Flag = Field(default=False, description="products have 8 bits where the cache has")
+    vector: Flag = Field(
+        default=False,
+        description="products run on the vector units, without padding of rows; `matrix` is a share of the peak of those in fp32 then",
+    )
 
 
 class LatentKernel(FileModel):
