@@ -182,17 +182,31 @@ def test_experts_that_lie_further_apart_than_in_any_measured_run_have_no_band():
 
 
 def test_a_maker_of_whose_devices_nothing_was_fitted_is_named():
-    """AMD's products were measured, its services were not; a device of NVIDIA without rows has no such reason."""
+    """AMD's products were measured, and enough services; of its training there are too few runs. A device of NVIDIA has no such reason."""
 
     def trust(system, **given):
         model = {"model": "llama3-8b", "global_batch": 16, "task": "decode", "prompt": 512, "output": 64}
         return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": "dp8", **given})).trust
 
-    amd, products = trust("mi300x-node"), trust("mi300x-node", workload={"model": "gemm", "m": 4096, "n": 4096, "k": 4096}, strategy="d8")
-    assert amd.level == "extrapolated"
-    assert amd.reason == "nothing was fitted to such runs on devices of AMD, and what is known of errors is of chips of other makers"
+    trained = trust("mi300x-node", workload={"model": "llama3-8b", "global_batch": 16})
+    products = trust("mi300x-node", workload={"model": "gemm", "m": 4096, "n": 4096, "k": 4096}, strategy="d8")
+    assert trained.level == "extrapolated"
+    assert trained.reason == "nothing was fitted to such runs on devices of AMD, and what is known of errors is of chips of other makers"
     assert "AMD" not in products.reason
+    assert "other makers" not in trust("mi355x-node").reason  # another chip of AMD was compared
     assert "other makers" not in trust("a40-node").reason
+
+
+def test_a_device_that_was_compared_has_its_own_errors_though_nothing_was_fitted_to_it():
+    run = Likeness(
+        kind="serving, writing tokens", device="mi300x", stack="vllm", type="8 bits", load="9 to 64 requests at once", seen="none"
+    )
+    found = bands.trust_of(run)
+    assert (found.level, found.band.tables, found.reason) == ("measured", "accelerators_serving", "")
+    other = bands.trust_of(replace(run, device="mi355x", memory="HBM"))
+    assert (other.level, other.reason) == ("extrapolated", bands.UNSEEN)
+    assert bands.trust_of(replace(run, device="gaudi3")).level == "interpolated"
+    assert {"mi300x", "gaudi2", "gaudi3", "trainium"} <= bands.compared("serving, writing tokens")
 
 
 def test_experts_across_nodes_have_no_band_of_runs_in_one():
