@@ -70,12 +70,14 @@ def test_a_ring_merges_the_results_of_its_steps(causal, share):
 
 GELU = {"gated": False, "biases": False}
 ACTIVATIONS = [
-    # of each element of the inner layer: numbers forward and backward, launches of both, which are as many but for the bias's sum
+    # of each element of the inner layer: numbers forward and backward, launches of both
     (GELU, FUSED, 2, 3, 1, 1),  # r1 w1, backward r2 w1
     ({**GELU, "biases": True}, FUSED, 2, 4, 1, 2),  # and the bias's gradient r1
-    ({**GELU, "biases": True}, FUSED[2:], 4, 4, 2, 3),  # the bias by itself r1 w1
+    ({**GELU, "biases": True}, FUSED[2:], 4, 4, 2, 2),  # the bias by itself r1 w1, whose gradient is passed on as it is
     ({"gated": True}, FUSED, 3, 5, 1, 1),  # r2 w1, backward r3 w2
-    ({"gated": True}, FUSED[2:], 5, 9, 2, 2),  # silu by itself r1 w1, backward r2 w2
+    ({"gated": True, "biases": True}, FUSED, 3, 7, 1, 2),  # and the gradient of a bias of both branches r2
+    ({"gated": True}, FUSED[2:], 5, 9, 2, 3),  # silu by itself r1 w1, backward r2 w1 for either factor and for silu
+    ({"gated": True, "biases": True}, FUSED[2:], 9, 11, 3, 4),  # the bias of both by itself r2 w2, its gradient r2
 ]
 
 
