@@ -69,8 +69,8 @@ TESTS = {
 
 # Files of tests that ask none of these packages, but the command line, files, errors, documents and the release.
 OTHERS = (
-    "bench cli cli_cures cli_words docs errors files first_prediction import_without_torch layers madmax_studies money moved narrow_pages "
-    "observed platforms provenance python_page scripts signals units"
+    "bench cli cli_cures cli_words docs errors files first_prediction hints import_without_torch layers madmax_studies money moved "
+    "narrow_pages observed platforms provenance python_page scripts signals units"
 )
 
 SCRIPTS = "edges/explore/assets"  # the scripts of pages, asked in Node by the tests of tests/javascript
