@@ -277,7 +277,8 @@ def test_errors_of_runs_without_measured_pairs_are_independent(monkeypatch):
     assert bands.spread_of(run, run, same=True) is None
     assert bands.spread_of(run, replace(run, device="c")) is None
     assert bands.ties([1.0, 1.13, 1.0 / 1.14], [run, other, other], ["a", "b", "c"]) == [(1,), (0,), ()]
-    assert bands.ties([1.0, 1.1, math.inf, 0.0], [run, other, other, other], ["a", "b", "c", "d"])[0] == (1,)
+    assert bands.ties([1.0, 1.1, math.inf, 0.0], [run, other, other, other], ["a", "b", "c", "d"]) == [(1,), (0,), (), None]
+    assert bands.ties([1.0, 1.1, 1.2], [run, other, replace(run, device="c")], ["a", "b", "c"]) == [None, None, None]
 
 
 def test_pairs_of_rows_by_hand():
