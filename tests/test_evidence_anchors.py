@@ -89,3 +89,19 @@ def test_normal_dispatches_of_some_sources_hold_what_ranks_tell_each_other(op, m
     assert library.notify[0] > 0
     assert np.all(without > 0)
     assert with_it - without == pytest.approx(told * library.notify)
+
+
+def test_shares_of_a_predicted_step_are_all_of_it(tmp_path):
+    """Of a timeline that is written and read again: what computes, is exchanged, waits, is for the host and idles, on every rank."""
+    given = {
+        "system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama3-8b", "layers": 2, "global_batch": 8, "sequence": 256},
+        "strategy": "tp2-pp2-dp2", "software": "pytorch-fsdp",
+    }  # fmt: skip
+    timeline = crossflow.from_dict(given).timeline()
+    crossflow.write_timeline(timeline, tmp_path / "step.json")
+    found = crossflow.trace(tmp_path / "step.json").ranks
+    assert len(found) == 2
+    for one in found:
+        assert one.time == pytest.approx(timeline.total, rel=1e-6)
+        assert sum(one.parts.values()) == pytest.approx(one.time, rel=1e-9)
+        assert min(one.parts["busy"], one.parts["exposed_communication"], one.parts["host"], one.parts["idle"]) > 0.0
