@@ -364,6 +364,31 @@ def test_targets_are_counted_by_class():
     assert found.goodput == pytest.approx(found.attained * found.requests_per_second)
 
 
+def test_running_statistics_know_what_gave_way_targets_and_the_energy_of_rest():
+    """Of two engines with little room, of which one class has targets for both of its times."""
+    classes = [{"name": "fast", "targets": {"ttft": "60 ms", "tpot": "12 ms"}, "weight": 1}, {"name": "slow", "weight": 3}]
+    system = {"template": "dgx-h100", "devices": 2}
+    asked = DRAWN | {"arrivals": {"law": "poisson", "rate": "60 1/s"}, "count": 120, "classes": classes}
+    given = scenario(asked, "tp1-dp2", {"like": "vllm", "engine": {"memory": 0.25}}, system)
+    whole, found = (crossflow.serve(given, stream=stream) for stream in (False, True))
+    assert found.preemptions == whole.preemptions > 0
+    assert (found.met, found.energy) == (whole.met, pytest.approx(whole.energy))
+    assert 0.0 < found.attained == whole.attained < 1.0
+    for one, other in zip(found.classes, whole.classes, strict=True):
+        assert (one["name"], one["requests"], one["attained"], one["targets"]) == tuple(
+            other[key] for key in ("name", "requests", "attained", "targets")
+        )
+
+
+def test_requests_that_wait_or_are_in_engines_are_those_of_all_times():
+    """Over the run as many request-seconds as requests wait, and as they are in the service."""
+    found = crossflow.serve(scenario(DRAWN | {"arrivals": {"law": "poisson", "rate": "60 1/s"}}))
+    width = found.span / len(found.series["time_s"])
+    for name, times in (("requests", found.found.last - found.found.arrival), ("waiting", found.found.begun - found.found.arrival)):
+        assert found.series[name].sum() * width == pytest.approx(times.sum())
+    assert found.series["waiting"].max() > 1.0
+
+
 @pytest.mark.thorough
 def test_conversations_find_their_history_in_the_cache():
     turns = {"turns": 4, "think": "1 s"}

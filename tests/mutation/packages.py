@@ -52,7 +52,7 @@ TESTS = {
     "answers/interactive": "interactive python_guesses",
     "answers/planning": "planning plan comparing diffusion explore_opening strategies job_plans launch_mending",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
-    "answers/service": "serving serve service_events requests_scenario",
+    "answers/service": "serving serve service_events requests_scenario fleet_scenarios",
     "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
     "replayed_points one_way images",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
