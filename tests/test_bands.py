@@ -1,5 +1,6 @@
 """The band of error of every prediction: drawn from measured rows that are like it, and wide enough for rows that it was not drawn from."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -260,6 +261,38 @@ def test_designs_that_differ_less_than_pairs_of_measured_runs_are_ties():
     near, far = 1.0 + 0.9 * spread.order, 1.0 + 1.1 * spread.order
     assert bands.ties([1.0, near, far], [run] * 3, ["a"] * 3) == [(1,), (0, 2), (1,)]
     assert bands.ties([1.0, 1.1], [run, replace(run, seen=bands.GENERATED)], ["a", "b"]) == [None, None]
+
+
+def test_pairs_of_two_runs_are_of_their_systems(monkeypatch):
+    """Layouts of one system, or two systems, of which perhaps one was not measured: its datasheet was changed, or no row has it."""
+    made = {
+        between: bands.PairSpread(n=i, even=0.1, order=0.2) for i, between in enumerate((bands.LAYOUTS, bands.CHIPS, bands.UNMEASURED_CHIP))
+    }
+    monkeypatch.setattr(bands, "_pairs", lambda: {(DENSE, between): spread for between, spread in made.items()})
+    run = Likeness(kind=DENSE, seen="device")
+    for other, same, between in (
+        ("device", True, bands.LAYOUTS), ("none", True, bands.LAYOUTS), ("device", False, bands.CHIPS),
+        ("none", False, bands.UNMEASURED_CHIP), (bands.CHANGED, False, bands.UNMEASURED_CHIP),
+    ):  # fmt: skip
+        assert bands.spread_of(run, replace(run, seen=other), same=same) == (made[between], between)
+        assert bands.spread_of(replace(run, seen=other), run, same=same) == (made[between], between)
+    assert bands.spread_of(run, replace(run, kind="another")) is None
+    assert bands.spread_of(run, replace(run, seen=bands.GENERATED)) is None
+
+
+def test_errors_of_runs_without_measured_pairs_are_independent(monkeypatch):
+    """Bands of 3 and 4 % by the median, and 5 and 12 % by nine of ten: 5 and 13 % together. Layouts of one system are not independent."""
+    run, other = (Likeness(kind=DENSE, seen="device", device=name) for name in "ab")
+    held = {run: SimpleNamespace(median=0.03, p90=0.05), other: SimpleNamespace(median=0.04, p90=0.12)}
+    monkeypatch.setattr(bands, "_pairs", dict)
+    monkeypatch.setattr(bands, "trust_of", lambda one: SimpleNamespace(band=held.get(one)))
+    spread, between = bands.spread_of(run, other)
+    assert (spread.n, spread.even, spread.order, between) == (0, pytest.approx(0.05), pytest.approx(0.13), bands.BANDS)
+    assert bands.spread_of(run, run, same=True) is None
+    assert bands.spread_of(run, replace(run, device="c")) is None
+    assert bands.ties([1.0, 1.13, 1.0 / 1.14], [run, other, other], ["a", "b", "c"]) == [(1,), (0,), ()]
+    assert bands.ties([1.0, 1.1, math.inf, 0.0], [run, other, other, other], ["a", "b", "c", "d"]) == [(1,), (0,), (), None]
+    assert bands.ties([1.0, 1.1, 1.2], [run, other, replace(run, device="c")], ["a", "b", "c"]) == [None, None, None]
 
 
 def test_pairs_of_rows_by_hand():

@@ -211,6 +211,16 @@ def test_a_measured_event_takes_its_time_and_others_the_models(written):
     assert 0.1 < found.to_dict()["measured_share"] < 0.9
 
 
+def test_the_share_that_was_measured_is_that_of_its_events(written):
+    """Collectives alone are measured: their share of the time of all events, each on all of its ranks; with all events measured, 1."""
+    found = events(scenario("tp2-dp16", launch="0 us", layers=2))
+    kernels = sum(e.time * e.count for e in found.events if e.ranks == 1)
+    sent = sum(e.time * e.count * e.ranks for e in found.events if e.ranks > 1)
+    for kept, share in ((tuple(e for e in found.events if e.ranks > 1), sent / (kernels + sent)), (found.events, 1.0)):
+        given = scenario("tp2-dp16", profile=written(replace(found, events=kept).to_csv()), launch="0 us", layers=2)
+        assert crossflow.predict(given).to_dict()["measured_share"] == pytest.approx(share, rel=1e-6)
+
+
 def test_what_was_measured_of_transfers_counts(written):
     plain = scenario("pp4-dp8", "pytorch-fsdp", tied_embeddings=True)
     sent = [e for e in events(plain).events if e.op == "send_recv"]

@@ -82,6 +82,18 @@ def test_one_card_a_node_first_fills_its_send_buffers():
     assert large == pytest.approx(1e10 / (P.ethernet_efficiency[0] * 3.125e9), rel=1e-3)
 
 
+@pytest.mark.parametrize("per_node", [1, 2, 8])
+def test_parts_on_rails_first_go_to_the_device_on_the_rail_of_their_receiver(per_node):
+    """What leaves a node of 16 ranks, (16 - n) / 16, is exchanged inside it first; over slow links inside, so that these count."""
+    plain = fabric(link=1e8, host=1e13, nic=1e13, per_node=per_node)
+
+    def each(made, ranks):  # seconds for a further gigabyte
+        return np.diff(time(made, "all_to_all", ranks, per_node, np.array([[1e9, 2e9]]))[0])[0]
+
+    exchanged = each(plain, per_node) if per_node > 1 else 0.0
+    assert each(replace(plain, rails=True), 16) - each(plain, 16) == pytest.approx((16 - per_node) / 16 * exchanged, rel=1e-3)
+
+
 def test_one_rank_of_a_ring_in_a_node_sends_over_the_share_of_all():
     alone, ring = (time(fabric(network="ethernet", nic=np.nan), "send_recv", 16, n, np.array([[1e10]]))[0, 0] for n in (1, 2))
     assert ring == pytest.approx(alone / 2, rel=1e-3)

@@ -337,3 +337,20 @@ def test_the_best_dataflow_is_the_best_of_the_three():
         for flow in ("weight", "activation", "output", "best")
     }
     assert found["best"] == min(found["weight"], found["activation"], found["output"]) == found["weight"]
+
+
+@pytest.mark.parametrize(
+    ("sides", "capacity", "second", "least"),
+    [
+        # 12 tiles of A, each side cut into sqrt(12): what the cut side streams as often, and k once, read and written
+        ((1200, 1200, 1200), 120_000, 1.0, (2 * 12**0.5 + 2) / 1200),
+        # of B in a quarter as many bytes, m streams a quarter: cut into sqrt(12 x 4), and n into a fourth of that
+        ((1200, 1200, 1200), 120_000, 0.25, (0.25 * 48**0.5 + 12 / 48**0.5 + 2) / 1200),
+        # m of 10 is not cut, and n into all 12
+        ((10, 1200, 1e6), 1000, 1.0, 1 / 10 + 12 / 1200 + 2e-6),
+    ],
+)
+def test_operands_of_many_tiles_are_cut_into_fractions(sides, capacity, second, least):
+    """Elements a multiply-add that cross into a level by itself; whole numbers of cuts would make more of them cross."""
+    given = (np.array(sides, np.float32)[:, None], np.array([capacity], np.float32), np.array([second], np.float32))
+    assert tiling._by_even_cuts(*given)[0] == pytest.approx(least, rel=1e-5)

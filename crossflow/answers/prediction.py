@@ -26,7 +26,7 @@ from crossflow.answers.steps.machines import machine
 from crossflow.answers.steps.step import PlacedStage
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
-from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
+from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, later, public
 from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.connected import unconnected
 from crossflow.hardware.architecture.model import Architecture
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
     from crossflow.base.drawing.picture import Picture
     from crossflow.engine.timeline.record import Timeline
+else:
+    Explanation = later("crossflow.answers.explanation.answers", "Explanation")
+    Picture = later("crossflow.base.drawing.picture", "Picture")
+    Remedy = later("crossflow.answers.evaluation.remedies", "Remedy")
+    Timeline = later("crossflow.engine.timeline.record", "Timeline")
 
 
 _PROJECTED = 2 / 3  # share of a component's figures from which on it is told that they are projected

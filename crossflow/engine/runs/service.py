@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide, share_of
+from crossflow.base.results import later
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.arriving import HandoverEnd, sent_outside, slowed_step
@@ -58,6 +59,8 @@ from crossflow.workload.job import Chunk, Job
 
 if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
     from crossflow.engine.runs.apart import ExpertPool, PooledStep
+else:
+    ExpertPool, PooledStep = later("crossflow.engine.runs.apart", "ExpertPool", "PooledStep")
 
 ROUNDS, CLOSE = 30, 1e-4  # rounds in which requests that decode are found at most, and how little they change in the last [1]
 # Requests that decode at least of a fixed number, of those that arrive, and share of time that a queue is idle at least, while they are
