@@ -20,10 +20,12 @@ from crossflow.evidence.validation.serving_runs import (
     _room,
     _unpolled,
     _writing,
+    likeliest,
     mean_length,
     measured_times,
     one_by_one,
     run_facts,
+    software_of,
 )
 
 COLUMNS = (
@@ -125,6 +127,51 @@ def test_a_step_that_is_scheduled_as_it_begins_reads_a_prompt_one_step_sooner():
 def test_vllm_schedules_ahead_since_a_release(version, found):
     assert one_by_one(facts(engine="vllm", engine_version=version)) == found
     assert not one_by_one(facts(engine="sglang", engine_version=version))
+
+
+@pytest.mark.parametrize(
+    ("version", "tensor", "found"),
+    [
+        ("0.11.0", 2, False), ("0.11.1", 2, True), ("0.12.0", 7, True), ("0.12.0", 8, False), ("0.14.2", 1, True), ("0.15.0", 2, False),
+        ("", 2, False),
+    ],
+)  # fmt: skip
+def test_vllm_multiplied_experts_in_contiguous_groups_between_two_releases(version, tensor, found):
+    software = software_of(facts(engine="vllm", engine_version=version), tensor)
+    experts = software.get("kernels", {}).get("experts", {}).get("fp8_block", [""])
+    assert (experts[0] == "deepgemm-vllm") == found
+    assert len(experts) > 1 or not found  # other families have their own
+    assert "kernels" not in software_of(facts(engine="sglang", engine_version=version), tensor)
+
+
+@pytest.mark.parametrize(
+    ("source", "engine", "model", "found"),
+    [
+        ("nvidia-gap-analysis", "vllm", "Qwen/Qwen3-32B", True),
+        ("nvidia-gap-analysis", "sglang", "meta-llama/Llama-3.1-8B-Instruct", True),
+        ("nvidia-gap-analysis", "trtllm", "Qwen/Qwen3-32B", False), ("inferencex-2026-04-06", "vllm", "Qwen/Qwen3-32B", False),
+        ("nvidia-gap-analysis", "vllm", "openai/gpt-oss-120b", False),
+    ],
+)  # fmt: skip
+def test_requests_that_name_no_sampling_take_that_of_their_model(source, engine, model, found):
+    assert likeliest(facts(source=source, engine=engine, model=model, engine_version="0.12.0", device="h200")) == found
+
+
+@pytest.mark.parametrize(("version", "found"), [("0.12.0", True), ("0.15.1", True), ("0.16.0", False), ("", False)])
+def test_vllm_sorted_logits_up_to_a_release(version, found):
+    engine = software_of(facts(engine="vllm", engine_version=version), 8).get("engine", {})
+    assert ("selecting" in engine) == found
+    assert "selecting" not in software_of(facts(engine="sglang", engine_version=version), 8).get("engine", {})
+
+
+def test_what_an_engine_did_otherwise_is_told_together():
+    """Steps of vLLM 0.12 were prepared one after the other, and its experts were DeepGEMM's."""
+    told = software_of(facts(engine="vllm", engine_version="0.12.0"), 2)
+    assert ({*told}, {*told["engine"]}) == ({"engine", "kernels"}, {"asynchronous", "selecting"})
+    assert software_of(facts(engine="sglang", engine_version="0.5.9"), 2) == {"host": {"pieces": False}}
+    assert software_of(facts(source="inferencex-2026-04-06", engine="trtllm", engine_version="1.0", device="b200"), 2) == {
+        "engine": {"gathers": True}
+    }
 
 
 def test_a_step_reads_as_many_prompts_of_a_benchmark_as_it_has_room_for():

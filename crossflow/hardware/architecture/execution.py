@@ -28,8 +28,8 @@ ProductLibraryName = Literal[
 ]
 # What multiplies, and whose code it is.
 ExpertLibraryName = Literal[
-    "triton-vllm", "triton-sglang", "cutlass-flashinfer", "trtllm-flashinfer", "cutlass-trtllm", "deepgemm-trtllm", "cutlass-trtllm-rc15",
-    "deepgemm-trtllm-rc15",
+    "triton-vllm", "triton-sglang", "cutlass-flashinfer", "trtllm-flashinfer", "cutlass-trtllm", "deepgemm-trtllm", "deepgemm-vllm",
+    "cutlass-trtllm-rc15", "deepgemm-trtllm-rc15",
 ]  # fmt: skip
 USUAL = 128  # elements of a head for which `by_width` is one
 AttentionLibraryName = Literal[
@@ -120,6 +120,11 @@ class ExpertLibrary(FileModel):
     passes: Ratio = Field(description="bytes that move between the products over one read and one write of each kernel")
     carried: Ratio = Field(description="the same for rows of experts on other ranks, which some kernels carry through")
     multiplied: Share = Field(description="share of the rows of other ranks that come with a token and are multiplied as well")
+    padded: Literal[0, 16, 32, 64, 128] = Field(
+        default=0,
+        description="rows of the blocks for which a kernel has room, one at least for every expert of the rank whether it has rows or not; "
+        "those without rows are read and written too. 0: each expert has as many tiles as its rows fill",
+    )
     measured_as: str = Field(default="", description="which of several kernels of the library the measured rows are of, where that matters")
 
 
