@@ -14,12 +14,14 @@ from crossflow.evidence.validation.serving_models import names_of, served_model
 from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
+    DRAFTED,
     GUESSED,
     UNVERSIONED,
     _gathering,
     _room,
     _unpolled,
     _writing,
+    guesses_of,
     likeliest,
     mean_length,
     measured_times,
@@ -162,6 +164,21 @@ def test_vllm_sorted_logits_up_to_a_release(version, found):
     engine = software_of(facts(engine="vllm", engine_version=version), 8).get("engine", {})
     assert ("selecting" in engine) == found
     assert "selecting" not in software_of(facts(engine="sglang", engine_version=version), 8).get("engine", {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"engine": "trtllm", "engine_version": "1.2.0rc6.post2"}, False), ({"engine": "trtllm", "engine_version": "1.2.0rc6.post3"}, True),
+        ({"engine": "trtllm", "engine_version": "1.2.0rc9"}, None), ({"date": "2025-12-02"}, False),
+        ({"source": "inferencex-2026-04-27"}, False), ({"precision": "fp4"}, False), ({"device": "b200"}, None),
+        ({"device": "b200", "model": "zhipuai/GLM-5"}, False), ({"mode": "disagg"}, None), ({"source": "nvidia-gap-analysis"}, None),
+    ],
+)  # fmt: skip
+def test_whether_a_run_guesses_tokens_is_told_by_the_changelog_of_its_source(changes, found):
+    plain = {"source": "inferencex-2026-04-06", "engine": "sglang", "engine_version": "0.5.9", "date": "2026-03-05", "mode": "agg"}
+    row = facts(**(plain | {"model": "deepseek-ai/DeepSeek-R1", "device": "h200", "precision": "fp8"} | changes))
+    assert guesses_of(row) is found
 
 
 def test_what_an_engine_did_otherwise_is_told_together():
@@ -333,6 +350,14 @@ def test_rows_of_which_something_is_not_known_are_groups_of_their_own(tmp_path):
     firsts = found.groups["figure"][1::2]
     assert firsts == ["first token", f"first token, {UNVERSIONED}", f"first token, {GUESSED}", f"first token, {CACHED}"]
     assert [bool(kind) for kind in found.alike["kind"][1::2]] == [True, False, False, False]
+
+
+def test_runs_that_are_known_to_guess_are_apart_from_those_that_are_known_not_to(tmp_path):
+    deepseek = "deepseek-ai/DeepSeek-R1,h200,agg,1000,200,4,4,8,1,1,8,1,fp8,300,15"
+    versions = "1.2.0rc6.post2", "1.2.0rc6.post3", "1.2.0rc9"
+    found = table_of(tmp_path, *(f"a,inferencex-2026-04-06,trtllm,{version},{deepseek}" for version in versions))
+    assert found.groups["figure"][1::2] == ["first token", f"first token, {DRAFTED}", f"first token, {GUESSED}"]
+    assert [bool(kind) for kind in found.alike["kind"][1::2]] == [True, False, False]
 
 
 def test_workers_for_prompts_are_read(tmp_path):

@@ -20,10 +20,11 @@ from crossflow.evidence.validation.tables import TableRow, measurements
 from crossflow.hardware.architecture.software import load_stack
 
 GUESSED = "guessed tokens not marked"  # of models with layers that guess tokens: sources run them with and without, and do not say which
+DRAFTED = "guessed tokens"  # of runs that are known to guess; nobody says how many guesses were right
 UNVERSIONED = "engine's version not stated"
 CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
 APART = "workers for prompts"
-UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
+UNKNOWN = (GUESSED, DRAFTED, UNVERSIONED, CACHED, APART)
 AHEAD = (0, 14)  # first vLLM that schedules a step while the one before runs unless it is told otherwise: its release notes of 2026-01-20
 CONTIGUOUS = ((0, 11, 1), (0, 15, 0))  # vLLM whose experts of 8 bits in blocks are DeepGEMM's in every step: pull requests 26197 and 32414
 SORTING = (0, 16, 0)  # first vLLM that may not sort logits to find the likeliest: pull request 33538 of February 2026, after 0.15
@@ -54,9 +55,19 @@ def run_facts(row: TableRow) -> RunFacts:
 
 def unknown_of(row: TableRow, model: ServedModel | None) -> str:
     """What no row of its kind says though it decides times; empty where all is told."""
-    if model is not None and model.guesses:
-        return GUESSED
+    guessed = guesses_of(row) if model is not None and model.guesses else False
+    if guessed is not False:
+        return DRAFTED if guessed else GUESSED
     return UNVERSIONED if not row.get("engine_version") else ""
+
+
+def guesses_of(row: TableRow) -> bool | None:
+    """Whether a run of a model that can guess tokens did, by its engine, version and day; None where its source does not tell."""
+    rules: Sequence[Mapping[str, Any]] = next(
+        (given["drafted"] for source, given in measurements().items() if row["source"].startswith(source) and "drafted" in given), ()
+    )
+    fitting = (rule for rule in rules if all((row.get(name) or "").startswith(text) for name, text in rule.items() if name != "guesses"))
+    return next((bool(rule["guesses"]) for rule in fitting), None)
 
 
 def stack_of(engine: str) -> str:
