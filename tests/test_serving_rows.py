@@ -167,6 +167,19 @@ def test_vllm_sorted_logits_up_to_a_release(version, found):
 
 
 @pytest.mark.parametrize(
+    ("source", "engine", "version", "found"),
+    [
+        ("inferencex-2025-11-15", "vllm", "", True), ("inferencex-2026-04-06", "vllm", "0.12.0", True),
+        ("inferencex-2026-04-06", "vllm", "0.13.0", False), ("inferencex-2025-11-15", "trtllm", "", False),
+        ("nvidia-gap-analysis", "vllm", "0.12.0", False),
+    ],
+)  # fmt: skip
+def test_vllm_of_inferencex_widened_weights_with_triton_before_a_release(source, engine, version, found):
+    told = software_of(facts(source=source, engine=engine, engine_version=version, device="h200"), 8)
+    assert (told.get("kernels", {}).get("widening") == {"mxfp4": ["triton-kernels"]}) == found
+
+
+@pytest.mark.parametrize(
     ("changes", "found"),
     [
         ({"engine": "trtllm", "engine_version": "1.2.0rc6.post2"}, False), ({"engine": "trtllm", "engine_version": "1.2.0rc6.post3"}, True),

@@ -30,6 +30,7 @@ CONTIGUOUS = ((0, 11, 1), (0, 15, 0))  # vLLM whose experts of 8 bits in blocks 
 SORTING = (0, 16, 0)  # first vLLM that may not sort logits to find the likeliest: pull request 33538 of February 2026, after 0.15
 # Of its table, with 512 and 1,024 rows of 32,768 logits; its author's earlier ones (25824) were of an H100. Fewer rows take twice as long.
 SORTED = "150 ps"
+MARLIN = (0, 13, 0)  # first vLLM of InferenceX with VLLM_MXFP4_USE_MARLIN on Hopper (its perf-changelog.yaml, 327); Triton's kernels before
 WIDEST = 7  # ranks that divide each expert up to which they are: 29346
 PIECES = (0, 5, 10)  # first SGLang that captures steps that read prompts in pieces: its release notes of 2026-04-06
 ROUNDED = 1e-9  # share of the time that is nothing
@@ -137,7 +138,10 @@ def software_of(row: TableRow, tensor: int) -> Mapping[str, Any]:
     }
     if engine:
         found["engine"] = engine
-    if kernels := kernels_of(row["engine"], row.get("engine_version") or "", tensor):
+    kernels = kernels_of(row["engine"], row.get("engine_version") or "", tensor)
+    if row["engine"] == "vllm" and row["source"].startswith("inferencex") and (_version(row) or (0,)) < MARLIN:
+        kernels["widening"] = {"mxfp4": ["triton-kernels"]}
+    if kernels:
         found["kernels"] = kernels
     return found
 

@@ -98,6 +98,9 @@ class WideningLibrary(FileModel):
 
     matrix: PositiveShare = Field(description="share of the matrix rate of other kernels that their main loops reach")
     memory: PositiveShare = Field(default=ONE, description="rate at which weights cross main memory, over that of other kernels")
+    start: Time | None = Field(
+        default=None, description="time of a product in a captured graph beside its work; that of the library that multiplies where absent"
+    )
     rows: tuple[Whole, ...] = Field(
         default=(),
         description="rows of its tiles, ascending: the first that the rows of an expert fill less than nine tenths, or the last; the"
