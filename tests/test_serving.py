@@ -477,6 +477,22 @@ def test_an_engine_prepares_steps_one_after_the_other_with_what_its_stack_says(w
     assert hosts(falls_back=others, strategy=strategy, **more)["tpot_s"] == one
 
 
+def test_the_likeliest_tokens_are_found_among_all_logits_of_each_request_that_writes():
+    """By hand: 1 ns for each of 32,000 words, of a request or of each of its four tokens that are checked, however the engine schedules."""
+    lengths = {"prompt": 64, "output": 1000, "vocabulary": 32000}
+
+    def step(asked, asynchronous=True, **more):
+        stack = {"like": "vllm", "engine": {"selecting": "1 ns", "asynchronous": asynchronous}}
+        return figures(software=stack, **lengths, serving={"likeliest": asked, **more})
+
+    plain, asked = step(False), step(True)
+    assert asked["tpot_s"] - plain["tpot_s"] == pytest.approx(asked["requests_decoding"] * 32e-6, rel=0.01)
+    assert step(True, False)["step"] - step(False, False)["step"] == pytest.approx(asked["step"] - plain["step"], rel=1e-3)
+    guessing = guesses()["serving"]
+    more = step(True, **guessing)["step"] - step(False, **guessing)["step"]
+    assert more == pytest.approx(4 * (asked["step"] - plain["step"]), rel=0.05)
+
+
 @pytest.mark.thorough  # what it runs quicker tests run too
 def test_masks_of_guided_requests_take_the_host_one_after_the_other():
     """A step of n requests waits for n masks, or hides them; half of the guided requests with twice the time are as many."""

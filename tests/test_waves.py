@@ -257,6 +257,21 @@ def test_weights_that_are_widened_are_padded_and_read_at_a_kernel_s_share():
     assert memory(20100, 9900, 1.0, widening=library) == memory(20100, 9900, 1.0)
 
 
+def test_products_of_widened_weights_start_as_their_own_kernels_do():
+    """In a captured graph; products whose weights are not widened start as those of the library that multiplies."""
+    device = device_architecture("h100-sxm").in_graphs
+    own = device.execution.libraries.products["cublas"]
+
+    def time(second, start):
+        library = WideningLibrary(matrix=1.0, start=start)
+        sides = (np.array([[float(side)]]) for side in (8, 4096, 4096))
+        return half_costs(*sides, device, second=second, library=own, widening=library).time.item()
+
+    assert time(0.25, "22 us") - time(0.25, "2 us") == pytest.approx(20e-6)
+    assert time(0.25, None) - time(0.25, "2 us") == pytest.approx(own.start - 2e-6)
+    assert time(1.0, "22 us") == time(1.0, None)
+
+
 # Whole layers of 8 experts of 4,096 x 14,336, two a token, by vLLM's fused_marlin_moe on a device that is not named, by its rates an H100:
 # tokens and ms (flagos-ai/FlagGems, pull request 4350, 2026). The share of the matrix rate was chosen with the row of 16,384.
 MARLIN = {16: 0.2823, 32: 0.2972, 64: 0.3812, 128: 0.4935, 256: 0.9215, 512: 1.4593, 1024: 2.7203, 4096: 9.9097, 16384: 38.999}

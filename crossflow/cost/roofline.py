@@ -243,7 +243,9 @@ def _tiled_costs(
     times[0], times[-2 if levels > 1 else -1] = compute, cache  # the last cache is the level before memory
     times[-1], traffic[-1] = memory, moved
     costs = _launched(times, time, traffic, flops, architecture, energy, np.ones((len(time), 1)))
-    return costs if own is None or not architecture.graphs else costs.launched(own.start)
+    if own is None or not architecture.graphs:
+        return costs
+    return costs.launched(own.start if library is None or library.start is None else np.where(widens, library.start, own.start))
 
 
 def _missed(footprint: Array, architecture: Architecture, library: ProductLibrary) -> Array:

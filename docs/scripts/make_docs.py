@@ -65,6 +65,7 @@ from crossflow.evidence.validation.kept import KeptTables
 from crossflow.evidence.validation.left_out import WAYS, leave_out
 from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.report import Report, Table, errors
+from crossflow.evidence.validation.serving_runs import APART
 from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.evidence.validation.training import TrainingTable
 from crossflow.hardware.architecture import execution, network, room, software, template
@@ -1159,6 +1160,11 @@ def summary(report: Report) -> str:
             figures, left = dict(_masks(table.groups["figure"])), np.ones(table.measured.size, bool)
             for title, kinds in SERVED.items():
                 mask = np.any([figures[kind] for kind in kinds], axis=0)
+                rows.append((title, *_short(table.measured[mask], table.predicted[mask])))
+                left &= ~mask
+            for figure in ("time per token", "first token"):
+                mask = np.any([held for kind, held in figures.items() if kind.startswith(f"{figure}, {APART}")], axis=0)
+                title = f"serving with {APART}, {figure}; mostly it is not said whether it guesses"
                 rows.append((title, *_short(table.measured[mask], table.predicted[mask])))
                 left &= ~mask
             title = "serving of which something is not said (docs/validation.md)"

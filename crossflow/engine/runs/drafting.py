@@ -8,11 +8,15 @@ Requests that are guided (by a grammar, or a schema) need a mask of the tokens t
 after the other, beside the kernels of the step or before them [2]_. The same host prepares steps: while the one before runs, where the
 engine schedules asynchronously, so that a step takes the longer of device and host [3]_; else between two steps.
 
+Requests that draw among their likeliest tokens (top-k, top-p) need these found among all logits, which every rank of a replica does when
+the layers are through. PyTorch sorts them [4]_; kernels made for it search for the least logit that counts.
+
 References
 ----------
 .. [1] Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, Algorithm 1.
 .. [2] Dong et al., "XGrammar: Flexible and Efficient Structured Generation Engine for Large Language Models", 2024, Sec. 3.5.
 .. [3] Zhu et al., "NanoFlow: Towards Optimal Large Language Model Serving Throughput", OSDI 2025, on asynchronous scheduling.
+.. [4] vLLM, v1/sample/ops/topk_topp_sampler.py, `apply_top_k_top_p_pytorch`.
 """
 
 from __future__ import annotations
@@ -40,7 +44,10 @@ def service_step(step_of: StepOf, job: Job, layout: Layout, machine: Machine, he
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostWork:
-    """What the host does before the kernels of a step, and beside them: of the step, and of each request that it writes for, shape (n,)."""
+    """What the host does before the kernels of a step, and beside them: of the step, and of each request that it writes for, shape (n,).
+
+    Before them is also what the device does for each request after those of the step before.
+    """
 
     before: tuple[Array, Array]  # [s]
     beside: tuple[Array, Array]  # [s]
@@ -51,8 +58,9 @@ class HostWork:
         beside, batches = asynchronous(job, layout, stack), np.minimum(layout.microbatches, layout.pp)
         own = stack.host.schedule * batches, stack.host.request
         masks = job.mask * job.written
+        selected = job.likeliest * job.written * job.model.vocabulary * stack.engine.selecting  # by all ranks alike, after the layers
         return cls(
-            before=(np.where(beside, 0.0, own[0]), np.where(beside, 0.0, own[1]) + masks * (not job.masks_beside)),
+            before=(np.where(beside, 0.0, own[0]), np.where(beside, 0.0, own[1]) + masks * (not job.masks_beside) + selected),
             beside=(np.where(beside, own[0], 0.0), np.where(beside, own[1], 0.0) + masks * job.masks_beside),
         )
 

@@ -32,11 +32,10 @@ from crossflow.evidence.validation.serving_runs import (
     CACHED,
     UNKNOWN,
     LaunchedSteps,
-    before_pieces,
+    likeliest,
     mean_length,
     measured_times,
-    one_by_one,
-    run_facts,
+    software_of,
     stack_of,
     too_fast,
     unknown_of,
@@ -401,12 +400,11 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         "system.devices": tensor * data * engines * stages,
     }  # fmt: skip
     shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
-    if not isinstance(shared, str) and before_pieces(row):
-        shared |= {"software": {"like": shared["software"], "host": {"pieces": False}}}
-    if not isinstance(shared, str) and one_by_one(row):
-        shared |= {"software": {"like": shared["software"], "engine": {"asynchronous": False}}}
-    if not isinstance(shared, str) and "balanced" in run_facts(row):
-        shared |= {"software": {"like": shared["software"], "engine": {"gathers": True}}}
+    if likeliest(row) and not isinstance(shared, str):
+        shared |= {"workload": {**shared["workload"], "serving": {"likeliest": True}}}
+    changed = software_of(row, of_experts)
+    if changed and not isinstance(shared, str):
+        shared |= {"software": {"like": shared["software"], **changed}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
     return shared, own

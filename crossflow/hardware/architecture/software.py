@@ -278,6 +278,11 @@ class EngineHabits(FileModel):
         description="what each logit takes while tokens are sampled, all its copies together, for as many requests as the engine takes at "
         "once (`requests`): room that an engine finds by trying, and keeps free",
     )
+    selecting: Time = Field(
+        default=np.array([0.0]),
+        description="time of the device for each logit of a request that draws among its likeliest tokens (`serving.likeliest`): sorting "
+        "all logits, or a search for the least of those that count",
+    )
     balances: Flag = Field(
         default=False,
         description="experts lie on the ranks that share them out so that these are alike full (EPLB) rather than in their order; with "
