@@ -209,3 +209,26 @@ def test_keys_and_values_of_groups_of_heads_are_cut_by_columns_without_a_plan(tm
     assert widths(alone) == {**columns, **rows}
     assert widths(two) == {(32, 64): 2, (64, 32): 2, (16, 64): 4, (64, 64): 4 + 2}
     assert two.memory[0]["weights"] < 0.51 * alone.memory[0]["weights"]
+
+
+MIXTURES = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("more", ["", ",fsdp2", ",ddp"])
+def test_tensor_ranks_share_experts_as_the_plan_of_the_library_says(kind, more, tmp_path):
+    """Each of two ranks has half of every expert: half of the products of all but the router, and nothing is lost."""
+    given = config(tmp_path, kind, **{**FEW, **MIXTURES[kind]})
+    alone = record(given, batch=2, sequence=32)
+    two = record(given, world_size=4 if more else 2, parallel=f"tp=2{more}", batch=2, sequence=32)
+
+    def work(program):
+        kernels = [program.kernels[i] for op in program.ops for i in op.kernels]
+        return sum(one.m * one.n * one.k * one.batch for one in kernels if isinstance(one, Product))
+
+    router = 2 * 3 * 2 * 32 * 64 * 4  # of two layers, forward and both ways back: tokens, width and experts
+    assert work(two) == (work(alone) - router) / 2 + router
+    assert two.parameters == alone.parameters

@@ -124,7 +124,7 @@ def _cuts(size: int, dim: int, ranks: Sequence[int], placements: Any) -> tuple[l
     A part without elements begins at the end.
     """
     axes = [axis for axis, one in enumerate(placements) if isinstance(one, Shard | _StridedShard) and one.dim == dim]
-    parts = {(): torch.arange(size).view(*(1,) * dim, -1)}
+    parts: dict[tuple[int, ...], torch.Tensor] = {(): torch.arange(size).view(*(1,) * dim, -1)}
     for axis in axes:
         split = functools.partial(placements[axis]._split_tensor, num_chunks=ranks[axis], with_padding=False, contiguous=False)
         parts = {(*place, i): part for place, whole in parts.items() for i, part in enumerate(split(whole)[0])}
