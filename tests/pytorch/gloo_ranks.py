@@ -41,12 +41,13 @@ def step_of(given):
     """A step of what a function of `divided` returns."""
     if callable(given):
         return given
-    model, inputs = given
+    model, inputs = (given["model"], given["inputs"]) if isinstance(given, dict) else given
     call = (lambda: model(**inputs).loss) if isinstance(inputs, dict) else lambda: model(inputs).sum()
     weights = [one for one in model.parameters() if one.requires_grad]
     kinds = [[one for one in weights if isinstance(one, DTensor) == divided] for divided in (False, True)]
     # Fused, it reads each gradient once, as the importer's own does; a group may not mix weights that are divided with others.
-    optimizer = torch.optim.AdamW([{"params": kind} for kind in kinds if kind], fused=True)
+    own = given.get("optimizer") if isinstance(given, dict) else None
+    optimizer = own or torch.optim.AdamW([{"params": kind} for kind in kinds if kind], fused=True)
 
     def step():
         call().backward()

@@ -1,6 +1,7 @@
 """What users bring beside plain models: attention of torch's own layers, copies, autocast, options that change nothing."""
 
 import copy
+import functools
 import importlib
 import sys
 from collections import Counter
@@ -8,7 +9,10 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
@@ -586,3 +590,24 @@ def test_a_tensor_of_numbers_out_of_tensors_has_them():
     """Torch looks for them in memory, which fake tensors lack."""
     found = record(lambda: (Pictures(), (torch.randn(22, 64), torch.tensor([[1, 2, 3], [1, 4, 4]]))), task="inference")
     assert {one.m for one in found.kernels if isinstance(one, Product)} == {6, 16}
+
+
+def replicas_of_tensor_groups(convert):
+    """Tensor groups with replicas, by the function that torch has for them: it takes the weights out of the modules in the first step."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    plan = {"0": ColwiseParallel(input_layouts=Shard(1)), "1": RowwiseParallel(output_layouts=Shard(1)), "2": SequenceParallel()}
+    layers = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64), torch.nn.LayerNorm(64)
+    model = parallelize_module(torch.nn.Sequential(*layers), mesh["tensor"], plan)
+    _pre_dp_module_transform(model)
+    model = model.bfloat16() if convert else model
+    inputs = torch.ones(2, 32, 64, dtype=torch.bfloat16 if convert else None)
+    return torch.nn.parallel.DistributedDataParallel(model, device_mesh=mesh["data"]), inputs
+
+
+@pytest.mark.parametrize(("convert", "states"), [(False, 2), (True, 3 * 2)])
+def test_weights_that_hooks_take_out_of_their_modules_are_updated(convert, states):
+    """Each has its two moments, in BF16 also its copy, in FP32; what was not in a module after a step had none."""
+    program = record(functools.partial(replicas_of_tensor_groups, convert), world_size=4)
+    held = program.memory[0]
+    assert held["weights"] == (2 * 64 * 64 + 64 + 64 + 2 * 64) * (2 if convert else 4)
+    assert held["optimizer"] == states * held["weights"]

@@ -178,7 +178,9 @@ def _autocast(own: Any) -> Any:
 
 
 def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
-    """What `Module.to` and its like do: torch's own way cannot exchange fake weights. Shared weights stay shared."""
+    """What `Module.to` and its like do: torch's own way cannot exchange fake weights. Shared weights stay shared, and keep what code has
+    written on them.
+    """
     made: dict[int, Any] = {}
     for part in module.modules() if recurse else (module,):
         for name, one in part._parameters.items():
@@ -188,6 +190,7 @@ def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
                 new = convert(one)
             if new is not one and id(one) not in made:
                 made[id(one)] = torch.nn.Parameter(new, one.requires_grad)
+                vars(made[id(one)]).update(vars(one))
             part._parameters[name] = made.get(id(one), one)
         for name, one in part._buffers.items():
             part._buffers[name] = one if one is None else convert(one)
