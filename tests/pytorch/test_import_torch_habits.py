@@ -611,3 +611,21 @@ def test_weights_that_hooks_take_out_of_their_modules_are_updated(convert, state
     held = program.memory[0]
     assert held["weights"] == (2 * 64 * 64 + 64 + 64 + 2 * 64) * (2 if convert else 4)
     assert held["optimizer"] == states * held["weights"]
+
+
+class Activated(nn.Module):
+    """Makes an activation where it calls it, as models of transformers do whose configuration names one."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        return self.down(nn.SiLU()(self.up(x) * 2) * 3)
+
+
+def test_an_activation_belongs_to_the_module_that_makes_it():
+    """It was of no layer, and joined with nothing there: three passes."""
+    program = record(lambda: (nn.Sequential(Activated(), Activated()), torch.ones(4, 32)), task="inference")
+    passes = [op.layer for op in program.ops if not any(isinstance(program.kernels[i], Product) for i in op.kernels)]
+    assert passes == ["0", "1"]
