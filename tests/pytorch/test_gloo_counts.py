@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 TWO = (
     "replicated", "replicated_with_buffers", "in_many_buckets", "replicated_and_tied", "replicated_in_part", "sharded", "sharded_once",
     "sharded_and_tied", "sharded_in_part", "over_tensor_ranks", "over_sequences", "in_stages", "biased_one_by_one", "biased_together",
-    "biased_in_one_kernel", "biased_by_sgd",
+    "biased_in_one_kernel", "biased_by_sgd", "replicated_in_half_the_bits",
 )  # fmt: skip
 FOUR = ("sharded_and_replicated", "with_shards", "shared_and_replicated")
 KINDS = ("llama", "qwen3_moe", "gpt_oss")  # models of transformers, in BF16

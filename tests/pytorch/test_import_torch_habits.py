@@ -629,3 +629,35 @@ def test_an_activation_belongs_to_the_module_that_makes_it():
     program = record(lambda: (nn.Sequential(Activated(), Activated()), torch.ones(4, 32)), task="inference")
     passes = [op.layer for op in program.ops if not any(isinstance(program.kernels[i], Product) for i in op.kernels)]
     assert passes == ["0", "1"]
+
+
+def hooked(hook):
+    model = torch.nn.parallel.DistributedDataParallel(nn.Linear(32, 32))
+    model.register_comm_hook(None, hook)
+    return model, torch.ones(4, 32)
+
+
+def test_a_hook_that_sends_what_it_wants_is_refused(exactly):
+    def send(_state, bucket):
+        return bucket
+
+    sentence = (
+        "register_comm_hook: the import knows allreduce_hook, fp16_compress_hook, bf16_compress_hook, not send; leave it out, or reduce "
+        "the gradients in a step of your own"
+    )
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        record(functools.partial(hooked, send), world_size=2)
+
+
+@pytest.mark.parametrize("task", ["training", "inference"])
+def test_a_file_of_torch_export_is_a_model(task, tmp_path):
+    """It is in the mode in which it was exported, and says so where it is asked to change."""
+    file = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(perceptron().eval(), (torch.ones(4, 64),)), file)
+    found, plain = (
+        record(one, world_size=2, parallel="ddp", task=task)
+        for one in (lambda: (torch.export.load(file).module(), torch.ones(4, 64)), lambda: (perceptron(), torch.ones(4, 64)))
+    )
+    assert found.parameters == plain.parameters
+    work = [sum(one.m * one.n * one.k for one in program.kernels if isinstance(one, Product)) for program in (found, plain)]
+    assert work[0] == work[1] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import warnings
@@ -261,7 +262,9 @@ def _prepared(model: source.SourceModel, options: source.SourceOptions) -> sourc
     """The model as it trains or infers, in the type that was asked for."""
     if model.module is None:
         return model
-    module = model.module.train(options.training)
+    module = model.module
+    with contextlib.suppress(NotImplementedError):  # what torch.export gives is as it was exported
+        module.train(options.training)
     return replace(model, module=module.to(source.DTYPES[options.dtype])) if options.dtype else model
 
 
