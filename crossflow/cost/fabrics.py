@@ -150,7 +150,8 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
     """Fabric of a system; rates come from its ports, kernels of their own for an all-reduce from its software."""
     missing = np.array([np.nan])
     near, far = (_later(port, ZERO) for port in (architecture.intra, architecture.inter))
-    known = all_reduce is not None and architecture.generation in all_reduce.direct
+    named = () if all_reduce is None else all_reduce.direct
+    known = architecture.generation in named or bool(named and not architecture.generation)  # a generated chip is new
     return Fabric(
         intra=network.intra.fabric,
         network=network.inter.fabric,

@@ -146,7 +146,9 @@ class PeerAllReduce(FileModel):
     limit: Information = Field(description="longest message that they take, where they are faster than the collective library")
     start: Time = Field(default=np.array([0.0]), description="time of such a kernel beside what the fabric needs")
     direct: tuple[str, ...] = Field(
-        default=(), description="generations of devices that it runs them on over direct links between all devices of a node, too"
+        default=(),
+        description="generations of devices that it runs them on over direct links between all devices of a node, too; where it runs "
+        "them on any, it does so on devices without a generation, such as generated ones",
     )
 
 
