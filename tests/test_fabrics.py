@@ -379,7 +379,11 @@ def test_an_engine_runs_its_own_all_reduce_on_generations_that_it_names():
     older = {"peer_all_reduce": {"direct": ["cdna2"]}}
     assert step("mi300x-node") < step("mi300x-node", **older) == step("mi300x-node", **NO_PEERS)
     assert step("gaudi2-node") == step("gaudi2-node", **NO_PEERS)
-    generated = {"template": "chip-mi300x", "devices_per_node": 8, "network": {"intra": {"fabric": "infinity-fabric"}}}
+    generated = {
+        "template": "chip-mi300x",
+        "devices_per_node": 8,
+        "network": {"intra": {"fabric": "infinity-fabric", "topology": "fully-connected"}},
+    }
     none = {"peer_all_reduce": {"direct": []}}
     assert step(generated) < step(generated, **none) == step(generated, **NO_PEERS)
 
