@@ -163,7 +163,7 @@ def test_what_a_prediction_is_told_by_how_near_it_is_to_measured_runs():
         "measured": known,
         "interpolated": replace(known, stack="megatron-core"),
         "extrapolated": replace(known, device="", stack="", seen="none"),
-        "unknown": Likeness(kind="training of models with state-space layers", device="h100-sxm", type="8 bits", seen="device"),
+        "unknown": Likeness(kind="training of models with sparse attention", device="h100-sxm", type="8 bits", seen="device"),
     }
     assert {level: bands.trust_of(run).level for level, run in levels.items()} == {level: level for level in levels}
     assert bands.trust_of(levels["interpolated"]).reason == "too few runs with megatron-core were measured on this device"
@@ -208,6 +208,7 @@ def test_a_device_that_was_compared_has_its_own_errors_though_nothing_was_fitted
     assert (other.level, other.reason) == ("extrapolated", bands.UNSEEN)
     assert bands.trust_of(replace(run, device="gaudi3")).level == "interpolated"
     assert {"mi300x", "gaudi2", "gaudi3", "trainium"} <= bands.compared("serving, writing tokens")
+    assert {"tpu-v5e", "tpu-v5p", "tpu-v6e"} <= bands.compared(DENSE)
 
 
 def test_experts_across_nodes_have_no_band_of_runs_in_one():
