@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.base import files
 from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs, row_bytes
@@ -459,6 +460,20 @@ def test_cross_layers_cost_more_with_each_layer_and_rank():
         for layers, rank in ((1, 24), (3, 24), (3, 4800))
     )
     assert none < one < three < wide
+
+
+@pytest.mark.parametrize("changes", [{"layers": [1, 2, 3]}, {"rank": [64, 128, 200]}])
+def test_cross_layers_of_several_designs_are_those_of_each(changes):
+    ((name, values),) = changes.items()
+    base = {"system": "dgx-h100", "workload": {"model": "dlrm-dcnv2", "global_batch": 8192}, "strategy": "dense ddp, embedding mp"}
+    varied = crossflow.evaluate(crossflow.from_dict(base), {f"workload.interaction.{name}": values}).step_time
+    interaction = {"kind": "cross", "layers": 3, "rank": 512}
+    each = [
+        crossflow.evaluate(crossflow.from_dict({**base, "workload": {**base["workload"], "interaction": {**interaction, name: value}}}))
+        for value in values
+    ]
+    np.testing.assert_allclose(varied, [one.step_time[0] for one in each], rtol=1e-12)
+    assert (np.diff(varied) > 0).all()
 
 
 def test_tensor_ranks_divide_the_matrices_of_cross_layers():

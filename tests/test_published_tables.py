@@ -2,6 +2,7 @@
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_a_row_of_a_recommendation_model_has_the_layout_of_its_software(read):
     )  # fmt: skip
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
     assert table.groups["kind"] == ["training of recommendation models"]
+
+
+def test_gpus_that_nvlink_joins_are_a_node_of_a_recommendation_model(read, tmp_path):
+    read("mlperf_training", MLPERF + "a,5.0,X,gb200,64,4,dlrm_dcnv2,135168,,,,,,,,,,0,0.004\n")
+    (row,) = read_rows(tmp_path / "mlperf_training.csv", ())
+    data = mlperf_run(tmp_path / "mlperf_training.csv", row).data
+    assert (data["system"]["devices_per_node"], data["system"]["nodes"]) == (64, 1)
+    assert data["strategy"] == "dense ddp, embedding mp"
+
+
+def test_a_layout_of_a_recommendation_model_is_refused_in_a_row(read):
+    table = read("mlperf_training", MLPERF + "a,4.0,X,h100-80gb,16,8,dlrm_dcnv2,55296,,,,,,,,,fp8,0,0.004\n")
+    assert list(table.skipped) == ["precision of a recommendation model: its layout and number formats are those of published.yaml"]
 
 
 def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
@@ -201,12 +215,12 @@ def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
     """Of one request a user all are the last, of ten a tenth; in between the prompts of all others are read once."""
     runs = [("anywhere", "9"), ("nvidia-gap-analysis", "1.0"), ("nvidia-gap-analysis", "0.5.6.post2")]
     rows = [
-        f"a,{source},{engine},{version},Qwen3-32B,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n"
+        f"a,{source},{engine},{version},meta-llama/Llama-2-13b-hf,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n"
         for (source, version), engine in zip(runs, ("vllm", "vllm", "sglang"), strict=True)
     ]
     table = read("serving", RUNS + "".join(rows))
     steady, ten, mixed = (time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind != "first token")
-    workload = {"model": "qwen3-32b", "dtype": "bf16", "prompt": 1000, "output": 200}
+    workload = {"model": "llama2-13b", "dtype": "bf16", "prompt": 1000, "output": 200}
     made = {"system": {"template": "dgx-h100", "devices": 2}, "strategy": "tp2"}
     for software, among, times in (("vllm", steady, (10, ten)), ("sglang", None, (10, mixed))):
         stack = {**made, "software": software}
@@ -216,6 +230,26 @@ def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
         writing = {**workload, "task": "decode", "global_batch": round(decoding)}
         alone = crossflow.predict(crossflow.from_dict({**stack, "workload": writing})).step_time
         assert (mean - times[1]) * times[0] == pytest.approx((mean - alone) / 2, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("a,{},h100-80gb,0,llama-3.1-8b,1,1,fp8,1000,100,8,,,,100,\n", "gpus: expected a positive whole number, got '0'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,x,100,8,,,,100,\n", "input: expected a positive whole number, got 'x'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,many,,,,100,\n", "expected max or a positive whole number, got 'many'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,8,,,,0,\n", "tokens_per_s: expected a number above zero, got '0'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,8,,,nan,,\n", "e2e_s: expected a number above zero, got 'nan'"),
+    ],
+)
+def test_a_cell_of_a_served_row_that_cannot_be_is_named(read, row, told):
+    with pytest.raises(CrossflowError, match=re.escape(told)):
+        read("serving_latency", SERVED + row.format("vllm"))
+
+
+def test_a_row_of_an_unknown_engine_is_left_out(read):
+    row = "a,zzz,h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,8,,,,100,\n"
+    assert read("serving_latency", SERVED + row).skipped == Counter({"no software for engine 'zzz'": 1})
 
 
 def test_a_checkpoint_of_a_maker_has_scales_of_blocks_and_nvidias_one_a_tensor(read):

@@ -493,6 +493,19 @@ def test_the_likeliest_tokens_are_found_among_all_logits_of_each_request_that_wr
     assert more == pytest.approx(4 * (asked["step"] - plain["step"]), rel=0.05)
 
 
+def test_workers_for_prompts_draw_the_first_token_on_the_device():
+    def served(asked):
+        serving = {"likeliest": asked, "prefill": {"workers": 1, "strategy": "tp8"}}
+        stack = {"like": "vllm", "engine": {"selecting": "100 ns"}}
+        workload = {"model": "llama3-8b", "task": "serving", "prompt": 512, "output": 64, "global_batch": 4, "serving": serving}
+        return crossflow.evaluate(crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp8", "software": stack}))
+
+    plain, asked = served(False), served(True)
+    assert asked.serving["ttft_s"][0] - plain.serving["ttft_s"][0] == pytest.approx(128256 * 100e-9, rel=0.3)
+    assert asked.bound["host"] < plain.bound["host"]  # shares of a step that takes longer on the device
+    assert asked.bound["compute"] > plain.bound["compute"] + 0.01
+
+
 @pytest.mark.thorough  # what it runs quicker tests run too
 def test_masks_of_guided_requests_take_the_host_one_after_the_other():
     """A step of n requests waits for n masks, or hides them; half of the guided requests with twice the time are as many."""

@@ -41,6 +41,7 @@ WORDS = {
     "splits",
     "rows_up_to",
     "depth",
+    "padded",
     "sources",
 }
 

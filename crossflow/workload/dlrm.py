@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
 from crossflow.program.embedding.reuse import Reuse
@@ -278,7 +280,7 @@ class DlrmJob:
 
     def trains(self, layer: DlrmLayer) -> bool:
         """Whether a layer's weights change."""
-        return self.training and layer not in self.frozen and self.model.layer_parameters(layer) > 0
+        return self.training and layer not in self.frozen and bool(np.any(self.model.layer_parameters(layer)))
 
     def passes_back(self, layer: DlrmLayer) -> bool:
         """Whether gradients pass through a layer to something that trains below it."""

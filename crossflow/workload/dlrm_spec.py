@@ -185,7 +185,7 @@ class InteractionSpec(FileModel):
             raise ValueError(f"{CALLED[self.kind]} needs {', '.join(missing)}")
         if further := [name for name in type(self).model_fields if name not in ("kind", *own) and getattr(self, name) is not None]:
             others = " or ".join(CALLED[kind] for kind, sizes in SIZES.items() if set(further) <= set(sizes))
-            raise ValueError(f"only {others or 'no kind'} has {', '.join(further)}, not {self.kind}")
+            raise ValueError(f"{f'only {others}' if others else 'no kind'} has {', '.join(further)}, not {self.kind}")
         if self.kind == "transformer" and self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
         return self

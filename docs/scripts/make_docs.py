@@ -1169,6 +1169,9 @@ def summary(report: Report) -> str:
                 left &= ~mask
             title = "serving of which something is not said (docs/validation.md)"
             rows.append((title, *_short(table.measured[left], table.predicted[left])))
+        elif table.name == "power":
+            names = {name: f"power of H100 nodes in MLPerf training, {name}" for name, _ in _masks(table.groups["trained"])}
+            rows += _summary_rows(table, "trained", names)
         elif table.name in OF_MAKERS and table.measured.size:
             title = OF_MAKERS[table.name]
             names = {name: title.format(name) for name, _ in _masks(table.groups["maker"])}
@@ -1195,7 +1198,6 @@ PLAIN = {
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
     "wide_experts": "services with experts over many nodes; nothing fitted, 18 rows known before",
-    "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
 }
 

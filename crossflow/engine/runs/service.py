@@ -707,11 +707,12 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
     read = transformer_step(job.reading, prefill.layout, prefill.machine)
     step = encoded(transformer_step, read, job, prefill.layout, prefill.machine, service.prompt + service.hits)
     step = hosted(step, work, np.zeros(1))
+    first = work.draw * prefill.layout.micro_batch * prefill.layout.microbatches  # tokens are drawn once prompts are read
     worker = sending_over(job, prefill.machine, prefill, service.left)
     replica = worker if prefill.machine is machine else sending_over(job, machine, prefill, service.left)
     sent = np.maximum(worker, replica)
     ends = HandoverEnd(share=share_of(worker, sent)), HandoverEnd(share=share_of(replica, sent))
-    return _PromptsRead(step=step, time=step.total * service.left, sent=sent, ends=ends)
+    return _PromptsRead(step=step, time=step.total * service.left + first, sent=sent, ends=ends)
 
 
 def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:

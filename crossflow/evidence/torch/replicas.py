@@ -11,20 +11,23 @@ References
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch.ops import gradient, local
 
 FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
 _BROADCAST = 250 * FIRST  # bytes of buffers that are sent at once [B]
-# Hooks of torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py, and the type of what they send.
-_HOOKS = {"allreduce_hook": None, "fp16_compress_hook": torch.float16, "bf16_compress_hook": torch.bfloat16}
+# Hooks of torch, and the type of what they send.
+_HOOKS: dict[Any, torch.dtype | None] = {
+    default_hooks.allreduce_hook: None, default_hooks.fp16_compress_hook: torch.float16, default_hooks.bf16_compress_hook: torch.bfloat16,
+}  # fmt: skip
 STAGE = "_crossflow_stage"  # attribute of weights: stage of a pipeline that has them
 
 
@@ -104,11 +107,11 @@ class Replicated(nn.Module):
         CrossflowError
             For other hooks, which may send anything.
         """
-        name = getattr(hook, "__name__", type(hook).__name__)
-        if name not in _HOOKS:
+        if not isinstance(hook, Hashable) or hook not in _HOOKS:
+            name, known = getattr(hook, "__name__", type(hook).__name__), ", ".join(known.__name__ for known in _HOOKS)
             raise CrossflowError(
-                f"register_comm_hook: the import knows {', '.join(_HOOKS)}, not {name}; leave it out, or reduce the gradients in a step of "
-                "your own"
+                f"register_comm_hook: the import knows {known} of torch, not your {name}; leave it out, or reduce the gradients in a step "
+                "of your own"
             )
         self.sent = _HOOKS[name]
 

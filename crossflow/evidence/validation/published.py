@@ -27,7 +27,7 @@ from crossflow.answers.scenario import check_strategy, from_dict
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.evidence.validation.report import Table
-from crossflow.evidence.validation.tables import TableRow, by_maker, number, read_rows, shipped
+from crossflow.evidence.validation.tables import TableRow, above_zero, by_maker, read_rows, shipped
 from crossflow.evidence.validation.training import TrainingTable, check_whole, whole
 
 LAYOUT = ("tp", "cp", "ep", "pp", "dp", "mbs", "micro_batch", "vp", "etp", "fsdp", "precision", "mode", "checkpoint", "release", "round")
@@ -174,7 +174,7 @@ def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
     )  # fmt: skip
     return PublishedRun(
         source=row.get("source") or f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"],
-        time=number(file, row, "step_time_s"),
+        time=above_zero(file, row, "step_time_s"),
         size=", ".join((row["benchmark"], row["accelerator"], row["gpus"], row["global_batch"])), data=data,
     )  # fmt: skip
 
@@ -203,23 +203,21 @@ def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     tokens = data["workload"]["global_batch"] * data["workload"]["sequence"]
     return PublishedRun(
         source=f"{title} {row['release']}", model=row["model"], device=_device(row["system"]),
-        time=tokens / (int(row["gpus"]) * number(file, row, "tokens_per_s_gpu")),
+        time=tokens / (int(row["gpus"]) * above_zero(file, row, "tokens_per_s_gpu")),
         size=", ".join((row["model"], row["task"], row["system"], row["gpus"], row["gbs"], row["seq"])), data=data,
     )  # fmt: skip
 
 
 def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str, release: tuple[str, str], lora: bool) -> dict[str, Any]:
     """The scenario of a row: its layout on its system, with the software of its release."""
-    about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
-    machine.pop("device", None)
-    gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
+    about, machine = dict(_known("models", model, "model")), _machine(row, system)
+    gpus, chunks = whole(row, "gpus"), about.pop("chunks", {})
     about_row = {
         "models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0",
         "tasks": (row.get("task") or "").partition(" ")[0],
     }  # fmt: skip
     recipe = _recipe(*release, {**about_row, "modes": row.get("mode") or "", "checkpoints": row.get("checkpoint") or ""})
     stack = recipe["stack"] or _stack(*release)
-    node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
     workload = {
         **about, "global_batch": whole(row, batch), "sequence": whole(row, "seq"),
         "dtype": _known("precisions", row["precision"], "number format"), **recipe["workload"],
@@ -227,7 +225,7 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
     if lora:
         workload["frozen"] = ["embedding", "head", f"layers:1-{_depth(about['model']) - 1}"]
     return {
-        "system": {**machine, "devices_per_node": node, "nodes": gpus // node},
+        "system": machine,
         "workload": workload,
         "strategy": {
             **_plan(row, gpus, whole(row, micro)),
@@ -243,15 +241,22 @@ def _device(system: str) -> str:
     return str(_known("systems", system, "system").get("device", system))
 
 
+def _machine(row: TableRow, system: str) -> dict[str, Any]:
+    """The system of a row, in nodes of the GPUs that NVLink joins."""
+    machine, gpus = dict(_known("systems", system, "system")), whole(row, "gpus")
+    machine.pop("device", None)
+    node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
+    return {**machine, "devices_per_node": node, "nodes": gpus // node}
+
+
 def _recommendation(row: TableRow) -> dict[str, Any]:
-    """The scenario of a row of a recommendation model, of whose layout no column speaks."""
-    about, gpus = words()["recommendation"][row["benchmark"]], int(row["gpus"])
-    machine, node = dict(_known("systems", row["accelerator"], "system")), _node(gpus, whole(row, "gpus_per_node", min(8, gpus)))
-    machine.pop("domain", None)
+    """The scenario of a row of a recommendation model, of whose layout and number formats no column speaks."""
+    about, machine = words()["recommendation"][row["benchmark"]], _machine(row, row["accelerator"])
+    if told := [name for name in ("precision", "tp", "pp", "cp", "ep", "micro_batch") if row.get(name)]:
+        raise CrossflowError(f"{', '.join(told)} of a recommendation model: its layout and number formats are those of published.yaml")
     workload = {**about["workload"], "global_batch": whole(row, "global_batch")}
-    strategy = about["strategies"]["one node" if gpus == node else "several nodes"]
-    system = {**machine, "devices_per_node": node, "nodes": gpus // node}
-    return {"system": system, "workload": workload, "strategy": strategy, "software": about["software"]}
+    strategy = about["strategies"]["one node" if machine["nodes"] == 1 else "several nodes"]
+    return {"system": machine, "workload": workload, "strategy": strategy, "software": about["software"]}
 
 
 def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
@@ -302,7 +307,10 @@ def _depth(preset: str) -> int:
 def _stack(maker: str, release: str) -> str:
     """Software of a release: of the newest entry that is not newer."""
     known = words()["software"][maker]
-    return str(known[max((name for name in known if _dated(name) <= _dated(release)), key=_dated)])
+    before = [name for name in known if _dated(name) <= _dated(release)]
+    if not before:
+        raise CrossflowError(f"no release '{release}' is known")
+    return str(known[max(before, key=_dated)])
 
 
 def _dated(release: str) -> tuple[int, ...]:

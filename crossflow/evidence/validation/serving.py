@@ -42,6 +42,7 @@ from crossflow.evidence.validation.serving_runs import (
 )
 from crossflow.evidence.validation.tables import (
     TableRow,
+    above_zero,
     by_maker,
     device_architecture,
     device_words,
@@ -52,6 +53,7 @@ from crossflow.evidence.validation.tables import (
     template_of,
     wrong,
 )
+from crossflow.evidence.validation.training import check_whole
 from crossflow.hardware.architecture.software import load_stack
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
@@ -65,6 +67,7 @@ WHOLE = ("isl", "osl", "concurrency", "batch", *DEGREES)
 IN_VIEW = ("found afterwards", "in view")  # of rows, when the model of such services took its present form
 WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
 GUESSED = 1536  # the same of rows whose steps guess tokens
+BATCH = "batch_or_concurrency"
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
 # Data types of products and weights by what a row says of its checkpoint.
 TYPES: Mapping[str, tuple[str, str]] = {
@@ -107,8 +110,8 @@ def serving_table(folder: Path) -> Table:
         ranks = 1 if row["mode"] == "disagg" else _replicas(case)
         first, further = measured_times(score, row, users / ranks, ranks, launched)
         load = told or (f"up to {FEW} requests" if users <= FEW else f"more than {FEW} requests")
-        parts.append((row, case, f"time per token, {load}", number(file, row, "tpot_ms") * 1e-3, further))
-        parts.append((row, case, f"first token, {told}" if told else "first token", number(file, row, "ttft_ms") * 1e-3, first))
+        parts.append((row, case, f"time per token, {load}", above_zero(file, row, "tpot_ms") * 1e-3, further))
+        parts.append((row, case, f"first token, {told}" if told else "first token", above_zero(file, row, "ttft_ms") * 1e-3, first))
     return _table("serving", parts, skipped, folder)
 
 
@@ -159,6 +162,11 @@ def _told(row: TableRow, folder: Path) -> str:
     return ", ".join(filter(None, (APART if row["mode"] == "disagg" else "", unknown_of(row, served_model(row["model"], folder)))))
 
 
+def _batch(cell: str) -> bool:
+    """Whether a cell of requests at once is `max` or a positive whole number."""
+    return cell == "max" or (cell.isdecimal() and int(cell) > 0)
+
+
 def serving_latency_table(folder: Path) -> Table:
     """Whole requests, times per token, first tokens and throughputs of small published tables."""
     return _latency_table(folder, "serving_latency")
@@ -173,6 +181,9 @@ def _latency_table(folder: Path, name: str) -> Table:
     """A published table whose rows are batches, requests in flight, or all requests of a run queued at once."""
     file = folder / f"{name}.csv"
     rows = read_rows(file, LATENCY)
+    check_whole(file, rows, ("gpus", "input", "output"), ("tp", "pp", "requests"))
+    if wrongs := [wrong(file, row, BATCH, "max or a positive whole number") for row in rows if not _batch(row[BATCH])]:
+        raise SpecError(wrongs)
     parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_published(row) for row in rows]
     scores = _scores(cases, skipped)
@@ -181,13 +192,13 @@ def _latency_table(folder: Path, name: str) -> Table:
             continue
         doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
         if row.get("e2e_s"):
-            parts.append((row, case, "time per token and whole request", number(file, row, "e2e_s"), score["e2el_s"]))
+            parts.append((row, case, "time per token and whole request", above_zero(file, row, "e2e_s"), score["e2el_s"]))
         elif row.get("itl_ms"):
-            parts.append((row, case, "time per token and whole request", number(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
-            if row["batch_or_concurrency"] == "1" and not doubtful:
-                parts.append((row, case, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
+            parts.append((row, case, "time per token and whole request", above_zero(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
+            if row[BATCH] == "1" and not doubtful:
+                parts.append((row, case, "first token, one request", above_zero(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
-            parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
+            parts.append((row, case, "offline throughput", 1.0 / above_zero(file, row, "tokens_per_s"), times))
     return _table(name, parts, skipped, folder)
 
 
@@ -317,7 +328,7 @@ def _requests(row: TableRow) -> int:
     if row.get("requests"):
         return int(row["requests"])
     known = measurements().get(row["source"], {}).get("requests", {})
-    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row["batch_or_concurrency"] == "max" else 0
+    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row[BATCH] == "max" else 0
 
 
 def _divided(requests: int, row: TableRow) -> int:
@@ -336,7 +347,7 @@ def replicas(row: TableRow) -> int:
     """Replicas in a row of a published table: TensorRT-LLM's own has mixtures with attention data parallel over the GPUs that share
     the experts (its header).
     """
-    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and _mixture(row["model"]) else 1
+    return int(row["tp"]) if row[BATCH] == "max" and _mixture(row["model"]) else 1
 
 
 # -------------------------------------------------------------------------------------------- rows as scenarios
@@ -402,8 +413,7 @@ def _case(row: TableRow, folder: Path) -> Case | str:
     shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
     if likeliest(row) and not isinstance(shared, str):
         shared |= {"workload": {**shared["workload"], "serving": {"likeliest": True}}}
-    changed = software_of(row, of_experts)
-    if changed and not isinstance(shared, str):
+    if not isinstance(shared, str) and (changed := software_of(row, of_experts)):
         shared |= {"software": {"like": shared["software"], **changed}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
@@ -422,16 +432,18 @@ def _readers(row: TableRow) -> Fields:
 
 def _published(row: TableRow) -> Case:
     """The same of a row of a published table; `max` are all requests that the engine takes at once."""
-    users, ranks = row["batch_or_concurrency"], replicas(row)
+    users, ranks = row[BATCH], replicas(row)
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
     stages = f"-pp{row['pp']}" if int(row.get("pp") or 1) > 1 else ""
     known = measurements().get(row["source"], {})
     shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
     if not isinstance(shared, str):
         shared |= {"system": {"template": known["system"]}} if "system" in known else {}
-        shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
+        own_software: Fields = {"host": known["host"]} if "host" in known else {}
         if row.get("requests"):  # which the engine was told to take, all at once
-            shared |= {"software": {"like": shared["software"], "engine": {"requests": int(row["requests"])}}}
+            own_software["engine"] = {"requests": int(row["requests"])}
+        if own_software:
+            shared |= {"software": {"like": shared["software"], **own_software}}
         if row.get("cache"):
             shared["workload"]["kv_dtype"] = row["cache"]
     own = {
@@ -447,11 +459,15 @@ def _published(row: TableRow) -> Case:
 
 def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True, folder: Path | None = None) -> Fields | str:
     """Model, device, software and data types; `in_blocks` says whether a checkpoint of 8 bits is the maker's own."""
-    served, template, stack = served_model(model, folder), system_of(device), stack_of(engine)
+    served, template = served_model(model, folder), system_of(device)
     if served is None:
         return f"no preset for model '{model}', and no config.json of it beside the table"
     if template is None:
         return f"no template for device '{device}'"
+    try:
+        stack = stack_of(engine)
+    except CrossflowError as error:
+        return str(error)
     if kept not in TYPES:
         return f"data type '{kept}' is not known"
     dtype, weight = TYPES[kept]

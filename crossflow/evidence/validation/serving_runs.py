@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from crossflow.base import files
+from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
 from crossflow.evidence.validation.serving_models import ServedModel, names_of
@@ -72,10 +73,13 @@ def guesses_of(row: TableRow) -> bool | None:
 
 
 def stack_of(engine: str) -> str:
-    """Software of an engine as tables call it."""
-    word = engine.lower().split()[0]
+    """Software of an engine as tables call it; CrossflowError where there is none."""
+    word = engine.lower().partition(" ")[0]
     known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
-    return next((name for name, others in known.items() if word == name or word in others), "vllm")
+    for name, others in known.items():
+        if word == name or word in others:
+            return name
+    raise CrossflowError(f"no software for engine '{engine}'")
 
 
 def _parsed(text: str) -> tuple[int, ...] | None:

@@ -65,6 +65,11 @@ def positive(file: Path, rows: TableRows, column: str) -> Array:
     return values
 
 
+def above_zero(file: Path, row: TableRow, column: str) -> float:
+    """A cell as a finite number above zero; SpecError where it holds something else."""
+    return float(positive(file, [row], column)[0])
+
+
 def numbers(file: Path, rows: TableRows, column: str, missing: float | None = None) -> Array:
     """One column as floats, empty cells as `missing` where that is given; SpecError with the first row that holds something else."""
     return np.array([missing if missing is not None and not row[column] else number(file, row, column) for row in rows], dtype=float)
