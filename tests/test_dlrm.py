@@ -8,6 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.base import files
+from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs, row_bytes
 from crossflow.cost.machine import Machine
