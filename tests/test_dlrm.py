@@ -8,6 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.base import files
+from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs, row_bytes
 from crossflow.cost.machine import Machine
@@ -457,9 +458,14 @@ def test_cross_layers_cost_more_with_each_layer_and_rank():
     none = float(step(small()).total[0])
     one, three, wide = (
         float(step(small(interaction={"kind": "cross", "layers": layers, "rank": rank})).total[0])
-        for layers, rank in ((1, 24), (3, 24), (3, 4800))
+        for layers, rank in ((1, 24), (3, 24), (3, 480))
     )
     assert none < one < three < wide
+
+
+def test_a_rank_above_the_width_of_a_cross_layer_is_refused():
+    with pytest.raises(SpecError, match="rank = 545 is above the 544 features that meet"):
+        small(interaction={"kind": "cross", "layers": 3, "rank": 545})
 
 
 @pytest.mark.parametrize("changes", [{"layers": [1, 2, 3]}, {"rank": [64, 128, 200]}])

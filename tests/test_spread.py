@@ -291,6 +291,10 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
             {"inter": {"topology": "mesh2d", "wraps": [False, False]}},
             "wraps is of the rows of a ring or a torus, and network.inter is wired as",
         ),
+        (
+            {"inter": {"topology": "switch", "ring_from": 4}},
+            "ring_from is of the rows of a ring or a torus, and network.inter is wired as switch",
+        ),
         ({"inter": {"topology": "switch", "ports": 2}}, "ports are those of direct topologies, the topology is switch"),
         ({"intra": {"topology": "torus2d"}}, "a node of fabric nvswitch-sharp is wired as switch; topology torus2d needs fabric: ideal"),
         (
@@ -302,6 +306,21 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
 def test_a_network_that_cannot_be_says_so(network, sentence):
     with pytest.raises(CrossflowError, match=re.escape(sentence)):
         crossflow.from_dict({"system": {"template": "dgx-h100", "nodes": 4, "network": network}, "workload": "lstm-16k", "strategy": "d32"})
+
+
+@pytest.mark.parametrize(("devices", "rows"), [(16, [False, False]), (128, [True, False]), (256, [True, True])])
+def test_rows_of_a_slice_are_rings_from_so_many_devices_on(devices, rows):
+    """A TPU v6e closes rows of sixteen; what a scenario says itself counts."""
+    inside = {"ring_from": 16, "topology": "torus2d", "fabric": "ici"}
+
+    def step(**intra):
+        network = {"intra": {"ring_from": None, **intra}}
+        system = {"template": "tpu-v6e-pod", "devices_per_node": devices, "nodes": 1, "network": network}
+        workload = {"model": "llama3-8b", "global_batch": devices}
+        return evaluate(crossflow.from_dict({"system": system, "workload": workload, "strategy": f"dp{devices}-z3"})).step_time[0]
+
+    assert step(**inside) == step(wraps=rows)
+    assert (step(**inside) > step()) == (not all(rows))
 
 
 def test_a_ring_row_of_two_has_both_links():

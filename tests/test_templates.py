@@ -42,6 +42,7 @@ WORDS = {
     "rows_up_to",
     "depth",
     "padded",
+    "ring_from",
     "sources",
 }
 

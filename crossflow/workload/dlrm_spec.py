@@ -280,6 +280,8 @@ class DlrmSpec(SourcedSpec, WorkloadSpec):
     def _possible(self) -> Self:
         if self.interaction.kind == "dot" and len({group.width for group in self.tables}) > 1:
             raise ValueError("interaction: a dot product needs tables of one width, got " + ", ".join(str(t.width) for t in self.tables))
+        if (cross := self.dlrm().cross) and cross.rank > cross.width:
+            raise ValueError(f"interaction: rank = {cross.rank:,} is above the {cross.width:,} features that meet, so no product is saved")
         if self.sharding and self.uneven > 1:
             raise ValueError("uneven: sharding says what each device looks up; leave one of them out")
         for i, group in enumerate(self.tables):

@@ -638,15 +638,17 @@ def hooked(hook):
 
 
 def test_a_hook_that_sends_what_it_wants_is_refused(exactly):
-    def send(_state, bucket):
+    """Whatever its name is."""
+
+    def fp16_compress_hook(_state, bucket):
         return bucket
 
     sentence = (
-        "register_comm_hook: the import knows allreduce_hook, fp16_compress_hook, bf16_compress_hook, not send; leave it out, or reduce "
-        "the gradients in a step of your own"
+        "register_comm_hook: the import knows allreduce_hook, fp16_compress_hook, bf16_compress_hook of torch, not your "
+        "fp16_compress_hook; leave it out, or reduce the gradients in a step of your own"
     )
     with pytest.raises(CrossflowError, match=exactly(sentence)):
-        record(functools.partial(hooked, send), world_size=2)
+        record(functools.partial(hooked, fp16_compress_hook), world_size=2)
 
 
 @pytest.mark.parametrize("task", ["training", "inference"])
