@@ -82,3 +82,21 @@ def test_services_on_aws_run_on_software_that_its_compiler_made():
     served = {"model": "llama3-8b", "task": "decode", "prompt": 512, "output": 64, "global_batch": 16}
     asked = {"system": {"template": "trn2-node"}, "workload": served, "strategy": "tp16"}
     assert any("neuron is assumed on devices of AWS" in note for note in crossflow.predict(crossflow.from_dict(asked)).notes)
+
+
+def test_a_changed_limit_of_power_that_slows_nothing_is_told():
+    """Of NVIDIA's families it is known how a limit slows them."""
+
+    def noted(system):
+        given = {"system": system, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "dp8-z3"}
+        found = crossflow.predict(crossflow.from_dict(given))
+        return found.step_time, [note for note in found.notes if "system.power.tdp" in note]
+
+    plain, told = noted("gaudi3-node"), noted({"template": "gaudi3-node", "power": {"tdp": "500 W"}})
+    assert plain == (told[0], [])
+    assert told[1] == [
+        "system.power.tdp changes the energy of a step, not its time: how a limit of power slows devices of the family gaudi is not known"
+    ]
+    slowed = noted({"template": "dgx-h100", "power": {"tdp": "500 W"}})
+    assert slowed[1] == []
+    assert slowed[0] > noted("dgx-h100")[0]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-WIDTHS = {"float": 4, "c10::BFloat16": 2, "long int": 8}  # of what is sent, by its type. [B]
+WIDTHS = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8}  # of what is sent, by its type. [B]
 KINDS = {"all_reduce": "reduced", "all_gather": "gathered", "broadcast": "broadcast", "send": "sent", "recv": "received"}
 SCATTERS = ("c10d::_reduce_scatter_base_", "_c10d_functional::reduce_scatter_tensor")  # which gloo runs as reductions
 

@@ -113,7 +113,7 @@ class Replicated(nn.Module):
                 f"register_comm_hook: the import knows {known} of torch, not your {name}; leave it out, or reduce the gradients in a step "
                 "of your own"
             )
-        self.sent = _HOOKS[name]
+        self.sent = _HOOKS[hook]
 
     def _add(self, parameter: Any) -> None:
         if not self.syncs:
