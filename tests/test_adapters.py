@@ -185,6 +185,7 @@ def test_activations_of_products_without_adapters_are_not_kept():
     assert kept[0] <= kept[1] < kept[2]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "strategy", [{"tp": 2, "dp": 4, "sequence_parallel": True}, {"tp": 2, "dp": 4}, {"pp": 2, "dp": 4}, {"cp": 2, "dp": 4},
      {"dp": 8, "zero": 3},

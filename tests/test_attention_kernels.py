@@ -102,6 +102,34 @@ def test_rows_of_a_block_take_their_time_by_the_elements_of_a_query_and_a_value(
     assert times("h100-sxm", each, **sizes) == pytest.approx(times("h100-sxm", block, **sizes), rel=1e-12)
 
 
+@pytest.mark.parametrize("device", ["l40s", "h100-sxm", "b200"])
+def test_products_on_vector_units_by_hand(device):
+    """One row a head is not padded; twice the matrix rate changes nothing, twice the vector rate halves products that take all the time."""
+    architecture = device_architecture(device)
+    row = Attention(samples=64.0, heads=32.0, kv_heads=32.0, length=1.0, seen=8192.0, width=128.0, causal=False, stored="")
+    calls = calls_of(kernel_tables((row,), 2.0, narrow=False)[0], "bf16")
+    kernel = kernels(device, "decode")["trtllm-mmha"]
+    assert kernel.vector
+    kernel = kernel.model_copy(update={"cache_bytes_per_clock": np.array([1e9]), "block": np.zeros(1)})
+    parts = times_of(calls, kernel, architecture)
+    flops = 64 * 32 * 8192 * 2 * 256
+    assert parts.flops.item() == flops
+    rate = architecture.vector_throughput["fp32"].item() * kernel.matrix.item()
+    longest = flops / (64 * 32) / rate * architecture.units.item()  # of one block, beside the sum of all
+    assert parts.blocks.item() == pytest.approx(((flops / rate) ** 1.5 + longest**1.5) ** (1 / 1.5), rel=1e-9)
+    twice = {name: {key: 2.0 * value for key, value in getattr(architecture, name).items()} for name in ("throughput", "vector_throughput")}
+    for name, expected in (("throughput", 1.0), ("vector_throughput", 0.5)):
+        again = times_of(calls, kernel, replace(architecture, **{name: twice[name]}))
+        assert again.blocks.item() == pytest.approx(expected * parts.blocks.item(), rel=1e-12)
+
+
+def test_engines_that_write_in_a_kernel_of_its_own_take_the_gap_before_it():
+    """vLLM on every family that was measured without it, and where only sums of both were: the gap that products have there."""
+    for device, name in (("a100-80gb", "flash-attention-2"), ("l40s", "flash-attention-2"), ("h100-sxm", "vllm-flash-attention-3")):
+        for kind in ("prefill", "decode"):
+            assert kernels(device, kind)[name].write == device_architecture(device).execution.graph_launch
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_bytes_of_a_long_prompt_by_hand(device):
     """32 samples of 8,192 tokens, 32 heads of 128 elements, 8 of keys: far beyond any cache, queries, outputs, keys, values once each."""

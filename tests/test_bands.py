@@ -1,5 +1,6 @@
 """The band of error of every prediction: drawn from measured rows that are like it, and wide enough for rows that it was not drawn from."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -162,7 +163,7 @@ def test_what_a_prediction_is_told_by_how_near_it_is_to_measured_runs():
         "measured": known,
         "interpolated": replace(known, stack="megatron-core"),
         "extrapolated": replace(known, device="", stack="", seen="none"),
-        "unknown": Likeness(kind="training of models with state-space layers", device="h100-sxm", type="8 bits", seen="device"),
+        "unknown": Likeness(kind="training of models with sparse attention", device="h100-sxm", type="8 bits", seen="device"),
     }
     assert {level: bands.trust_of(run).level for level, run in levels.items()} == {level: level for level in levels}
     assert bands.trust_of(levels["interpolated"]).reason == "too few runs with megatron-core were measured on this device"
@@ -182,17 +183,32 @@ def test_experts_that_lie_further_apart_than_in_any_measured_run_have_no_band():
 
 
 def test_a_maker_of_whose_devices_nothing_was_fitted_is_named():
-    """AMD's products were measured, its services were not; a device of NVIDIA without rows has no such reason."""
+    """AMD's products were measured, and enough services; of its training there are too few runs. A device of NVIDIA has no such reason."""
 
     def trust(system, **given):
         model = {"model": "llama3-8b", "global_batch": 16, "task": "decode", "prompt": 512, "output": 64}
         return crossflow.predict(crossflow.from_dict({"system": system, "workload": model, "strategy": "dp8", **given})).trust
 
-    amd, products = trust("mi300x-node"), trust("mi300x-node", workload={"model": "gemm", "m": 4096, "n": 4096, "k": 4096}, strategy="d8")
-    assert amd.level == "extrapolated"
-    assert amd.reason == "nothing was fitted to such runs on devices of AMD, and what is known of errors is of chips of other makers"
+    trained = trust("mi300x-node", workload={"model": "llama3-8b", "global_batch": 16})
+    products = trust("mi300x-node", workload={"model": "gemm", "m": 4096, "n": 4096, "k": 4096}, strategy="d8")
+    assert trained.level == "extrapolated"
+    assert trained.reason == "nothing was fitted to such runs on devices of AMD, and what is known of errors is of chips of other makers"
     assert "AMD" not in products.reason
+    assert "other makers" not in trust("mi355x-node").reason  # another chip of AMD was compared
     assert "other makers" not in trust("a40-node").reason
+
+
+def test_a_device_that_was_compared_has_its_own_errors_though_nothing_was_fitted_to_it():
+    run = Likeness(
+        kind="serving, writing tokens", device="mi300x", stack="vllm", type="8 bits", load="9 to 64 requests at once", seen="none"
+    )
+    found = bands.trust_of(run)
+    assert (found.level, found.band.tables, found.reason) == ("measured", "accelerators_serving", "")
+    other = bands.trust_of(replace(run, device="mi355x", memory="HBM"))
+    assert (other.level, other.reason) == ("extrapolated", bands.UNSEEN)
+    assert bands.trust_of(replace(run, device="gaudi3")).level == "interpolated"
+    assert {"mi300x", "gaudi2", "gaudi3", "trainium"} <= bands.compared("serving, writing tokens")
+    assert {"tpu-v5e", "tpu-v5p", "tpu-v6e"} <= bands.compared(DENSE)
 
 
 def test_experts_across_nodes_have_no_band_of_runs_in_one():
@@ -246,6 +262,38 @@ def test_designs_that_differ_less_than_pairs_of_measured_runs_are_ties():
     near, far = 1.0 + 0.9 * spread.order, 1.0 + 1.1 * spread.order
     assert bands.ties([1.0, near, far], [run] * 3, ["a"] * 3) == [(1,), (0, 2), (1,)]
     assert bands.ties([1.0, 1.1], [run, replace(run, seen=bands.GENERATED)], ["a", "b"]) == [None, None]
+
+
+def test_pairs_of_two_runs_are_of_their_systems(monkeypatch):
+    """Layouts of one system, or two systems, of which perhaps one was not measured: its datasheet was changed, or no row has it."""
+    made = {
+        between: bands.PairSpread(n=i, even=0.1, order=0.2) for i, between in enumerate((bands.LAYOUTS, bands.CHIPS, bands.UNMEASURED_CHIP))
+    }
+    monkeypatch.setattr(bands, "_pairs", lambda: {(DENSE, between): spread for between, spread in made.items()})
+    run = Likeness(kind=DENSE, seen="device")
+    for other, same, between in (
+        ("device", True, bands.LAYOUTS), ("none", True, bands.LAYOUTS), ("device", False, bands.CHIPS),
+        ("none", False, bands.UNMEASURED_CHIP), (bands.CHANGED, False, bands.UNMEASURED_CHIP),
+    ):  # fmt: skip
+        assert bands.spread_of(run, replace(run, seen=other), same=same) == (made[between], between)
+        assert bands.spread_of(replace(run, seen=other), run, same=same) == (made[between], between)
+    assert bands.spread_of(run, replace(run, kind="another")) is None
+    assert bands.spread_of(run, replace(run, seen=bands.GENERATED)) is None
+
+
+def test_errors_of_runs_without_measured_pairs_are_independent(monkeypatch):
+    """Bands of 3 and 4 % by the median, and 5 and 12 % by nine of ten: 5 and 13 % together. Layouts of one system are not independent."""
+    run, other = (Likeness(kind=DENSE, seen="device", device=name) for name in "ab")
+    held = {run: SimpleNamespace(median=0.03, p90=0.05), other: SimpleNamespace(median=0.04, p90=0.12)}
+    monkeypatch.setattr(bands, "_pairs", dict)
+    monkeypatch.setattr(bands, "trust_of", lambda one: SimpleNamespace(band=held.get(one)))
+    spread, between = bands.spread_of(run, other)
+    assert (spread.n, spread.even, spread.order, between) == (0, pytest.approx(0.05), pytest.approx(0.13), bands.BANDS)
+    assert bands.spread_of(run, run, same=True) is None
+    assert bands.spread_of(run, replace(run, device="c")) is None
+    assert bands.ties([1.0, 1.13, 1.0 / 1.14], [run, other, other], ["a", "b", "c"]) == [(1,), (0,), ()]
+    assert bands.ties([1.0, 1.1, math.inf, 0.0], [run, other, other, other], ["a", "b", "c", "d"]) == [(1,), (0,), (), None]
+    assert bands.ties([1.0, 1.1, 1.2], [run, other, replace(run, device="c")], ["a", "b", "c"]) == [None, None, None]
 
 
 def test_pairs_of_rows_by_hand():

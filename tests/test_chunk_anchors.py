@@ -56,6 +56,7 @@ def test_a_piece_attends_to_all_tokens_before_it_and_to_half_of_its_own(pieces, 
     assert (float(read.kernel.samples[0]), float(read.kernel.length[0]), float(read.kernel.seen[0])) == (pieces, length, before + length)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("cuts", [1, 2, 5, 40])
 def test_pieces_of_a_prompt_do_the_work_of_the_whole(cuts):
     """Also after tokens that lie in the cache: every pair of query and key once, wherever the prompt is cut."""

@@ -119,9 +119,9 @@ def test_an_option_of_another_command_is_told_as_that(words, told, capsys):
 
 
 def test_a_system_that_is_unknown_is_the_only_problem_of_a_service(capsys):
-    assert main(["predict", "--model", "llama3-8b", "--on", "mi355x", "--task", "serving"]) == 2
+    assert main(["predict", "--model", "llama3-8b", "--on", "mi356x", "--task", "serving"]) == 2
     said = capsys.readouterr().err
-    assert "unknown template 'mi355x'; did you mean 'mi325x'?" in said
+    assert "unknown template 'mi356x'; did you mean 'mi355x'?" in said
     assert "output" not in said
 
 

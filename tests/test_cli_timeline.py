@@ -111,6 +111,7 @@ def test_who_waits_and_what_the_host_holds_up_are_read_back(out, tmp_path):
         assert one["host_s"] == pytest.approx(drawn[one["rank"]]["host_s"], abs=1e-7)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "words", [("--what-if", "compute*0.5"), ("--on", "dgx-h100"), ("--kernels", "model"), ("--write-overheads", "o.json")]
 )

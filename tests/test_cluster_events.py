@@ -87,6 +87,7 @@ def test_jobs_of_one_device_wait_as_erlang_says():
 # ------------------------------------------------------------------------------------------ laws of all policies
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("preemption", ["save", "kill"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_device_time_is_that_of_jobs_and_what_is_lost(kind, preemption):
@@ -121,6 +122,7 @@ def test_a_cap_that_never_binds_changes_nothing(kind):
     assert (free.stays.begin == capped.stays.begin).all()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("preemption", ["save", "kill"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_power_is_shared_as_devices_are(kind, preemption):

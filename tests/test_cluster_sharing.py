@@ -73,6 +73,7 @@ def test_a_service_of_given_facts_hands_over_beside_a_ring():
 # -------------------------------------------------------------------------------------------- laws
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "jobs", [(TRAINS,), (SERVES,), (sending(0.7),), (TRAINS, FACT), (SERVES, sending(0.0)), (TRAINS, {**TRAINS, "arrival": "2 h"})]
 )
@@ -89,6 +90,7 @@ def test_jobs_on_leaves_of_their_own_do_not_slow_each_other():
     assert cluster(TRAINS, sending(1.0)).shared[0] > 1.05
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("congestion", [{"placement": "spread"}, {"placement": "packed", "routing": "adaptive"}])
 def test_it_does_not_matter_which_entry_of_a_file_stands_first(congestion):
     system = inter(oversubscription=4, congestion=congestion)["system"]
@@ -203,6 +205,7 @@ def meeting(n, seed, room=10, **given):
     return jobs, lambda running: [1.0 + heavy[j] * (sum(heavy[i] for i in running) - heavy[j]) for j in running]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_backfill_keeps_its_promises_to_jobs_that_slow_each_other(seed):
     jobs, slower = meeting(150, seed)
@@ -254,6 +257,7 @@ def taken_from(seed, slower=1.0):
     return dataclasses.replace(jobs, **given, interval=np.full(n, 0.7 * slower)), slows
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("policy", TAKES, ids=lambda one: f"{one.kind} {one.preemption}")
 @pytest.mark.parametrize("seed", range(3))
 def test_where_all_are_as_slow_as_each_other_devices_are_taken_as_from_longer_jobs(policy, seed):

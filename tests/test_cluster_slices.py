@@ -93,6 +93,7 @@ def test_the_first_place_is_that_of_a_search_over_all(name):
 # ------------------------------------------------------------------------------------------ laws of random lists
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("kind", ["fifo", "backfill"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", GROUNDS)

@@ -1,10 +1,13 @@
 """Collectives in closed form: limits, identities, bytes, and message costs on ideal fabrics."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from crossflow.cost import collectives
 from crossflow.cost.network import message_costs
+from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.mapping.placement import place
 from crossflow.hardware.mapping.topology import Network, Topology
@@ -167,6 +170,12 @@ def test_a_pipeline_of_chunks_has_its_best_chunk():
 
 
 def costs(lstm, message, axes, network, per_node, **system):
+    spec, device = placed_on(lstm, **system)
+    return message_costs((message,), place(axes, network), spec.network, device, per_node), device
+
+
+def placed_on(lstm, **system):
+    """A system with links inside packages and between them, and its device."""
     spec = lstm("d1", technology={"intra_link": "NVLink4", "inter_link": "NDR"}, **system).system
     budgets = spec.budgets.model_copy(
         update={
@@ -175,8 +184,7 @@ def costs(lstm, message, axes, network, per_node, **system):
             "perimeter": spec.budgets.perimeter.model_copy(update={"intra_link": np.array([0.3])}),
         }
     )
-    device = architecture(spec.model_copy(update={"budgets": budgets}))
-    return message_costs((message,), place(axes, network), spec.network, device, per_node), device
+    return spec, architecture(spec.model_copy(update={"budgets": budgets}))
 
 
 PACKAGES = Network(package=Topology(kind="switch", nodes=8), cluster=Topology(kind="switch", nodes=4))
@@ -194,6 +202,7 @@ def test_flat_reduction_is_bytes_over_the_port(lstm):
     assert made.inter_bytes[0, 0] == pytest.approx(2 * 31 / 32 * 1e9, rel=1e-12)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
@@ -211,6 +220,21 @@ def test_reduction_over_packages_takes_both_levels_phases(lstm):
     assert made.time[0, 0] == pytest.approx(inside + outside, rel=2e-2)
 
 
+def test_short_messages_take_the_steps_of_both_levels(lstm):
+    """Rings of 7 steps inside packages of 8, for a reduction there and back, then 4 steps between 4 packages, 3 of a ring for a gather; of
+    half a microsecond and of two. With two everywhere a reduction over all 32 at once takes less: 10 steps.
+    """
+    spec, device = placed_on(lstm)
+    quick = replace(device, intra=replace(device.intra, latency=np.array([0.5e-6])))
+    assert device.intra.latency[0] == device.inter.latency[0] == 2e-6
+    for one, collective, time in (
+        (quick, "all_reduce", 14 * 0.5e-6 + 4 * 2e-6), (device, "all_reduce", 10 * 2e-6),
+        (quick, "all_gather", 7 * 0.5e-6 + 3 * 2e-6), (device, "all_gather", 10 * 2e-6),
+    ):  # fmt: skip
+        found = priced((reduction(1.0, collective),), place((("dp", 32),), PACKAGES), spec, one)
+        assert found[0][0] == [pytest.approx(time, rel=1e-4)]
+
+
 def test_bytes_inside_and_outside_are_all_bytes(lstm):
     for collective in ("all_reduce", "all_gather", "reduce_scatter"):
         made, _ = costs(lstm, reduction(collective=collective), (("dp", 32),), PACKAGES, 8)
@@ -226,7 +250,63 @@ def test_two_axes_reduce_one_after_the_other(lstm):
     assert both.time[0, 0] == pytest.approx((first + second) / device.inter.bandwidth[0], rel=1e-2)
 
 
+def priced(messages, placement, spec, device, **more):
+    found = message_costs(messages, placement, spec.network, device, 8, **more)
+    return [[getattr(found, name)[i].tolist() for name in ("time", "measured", "intra_bytes", "inter_bytes")] for i in range(len(messages))]
+
+
+MIXED = (
+    reduction(1e9), reduction(np.array([0.0, 5e8])), reduction(0.5), reduction(2e6, axes=("kp1", "dp")), reduction(4e6, axes=("dp", "kp1")),
+    Message(collective="all_reduce", size=1e6, axes=("dp",), time=3e-3),
+    Message(collective="all_reduce", size=0.0, axes=("dp",), time=2e-3),
+    Message(collective="send_recv", size=1e6, axes=("dp",), between=(0, 1)),
+    Message(collective="send_recv", size=1e6, axes=("dp",), between=(3, 4)),
+)  # fmt: skip
+AXES = (("kp1", 4), ("dp", 8))
+
+
+def test_messages_priced_together_cost_what_each_costs_by_itself(lstm):
+    """Also where what they cost is kept from one placement to the next; one of no bytes takes no time, one with a time its own."""
+    spec, device = placed_on(lstm)
+    kept, seen = {}, []
+    for order in (("kp1", "dp"), ("dp", "kp1"), ("kp1", "dp")):
+        placement = place(AXES, PACKAGES, order)
+        together = priced(MIXED, placement, spec, device)
+        for one, row in zip(MIXED, together, strict=True):
+            (alone,) = priced((one,), placement, spec, device)
+            assert [np.broadcast_to(values, 2).tolist() for values in alone] == row
+        assert priced(MIXED, placement, spec, device, rows=kept) == together
+        seen.append(together)
+    assert seen[0] == seen[2] != seen[1]
+    assert all(rows[1][0][0] == 0.0 < rows[1][0][1] and min(rows[2][0]) > 0.0 for rows in seen)
+    assert [rows[i][:2] for rows in seen for i in (5, 6)] == [[[time, time]] * 2 for _ in seen for time in (3e-3, 2e-3)]
+    assert all(not any(values) for rows in seen for i, row in enumerate(rows) if i not in (5, 6) for values in row[1:2])
+
+
+def test_of_a_message_over_two_axes_what_was_measured_of_each_counts(lstm):
+    """A reduction of a mebibyte over 4 and of a fourth of it over 8: measured times of 7 and 5 us. Of one whose second was not, 7."""
+    spec, device = placed_on(lstm)
+    message, placement = reduction(2.0**20, axes=("kp1", "dp")), place(AXES, FLAT)
+
+    def measured(**times):
+        events = {
+            ("all_reduce", message_shape(size), "", ranks, "inter"): Measured(time=times[f"r{ranks}"], spread=0.0)
+            for ranks, size in ((4, 2**20), (8, 2**18)) if f"r{ranks}" in times
+        }  # fmt: skip
+        profile = Profile(events=events, source="own.csv", rows=tuple((line, key) for line, key in enumerate(events, 2)))
+        (found,) = priced((message,), placement, spec, device, profile=profile)
+        return found[0][0], found[1][0]
+
+    assert measured(r4=7e-6, r8=5e-6) == (pytest.approx(12e-6), pytest.approx(12e-6))
+    time, known = measured(r4=7e-6)
+    assert known == pytest.approx(7e-6)
+    assert known < time
+    time, known = measured(r8=5e-6)
+    assert known == pytest.approx(5e-6)
+    assert known < time
+
+
 def test_no_messages_cost_nothing(lstm):
     spec = lstm("d1").system
     none = message_costs((), place((("dp", 1),), Network()), spec.network, architecture(spec), 1)
-    assert none.time.shape == none.intra_bytes.shape == (0, 1)
+    assert none.time.shape == none.measured.shape == none.intra_bytes.shape == none.inter_bytes.shape == (0, 1)

@@ -25,6 +25,7 @@ def each_row(job, layout, machine, steps, sums, shapes):
     return at, Busiest.together([(np.searchsorted(at, mine), busiest) for mine, busiest in found], len(at))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("model", ["gpt3-20b", "mixtral-8x7b"])
 def test_plans_take_what_they_take_row_by_row(model, monkeypatch):
     system = {"template": "a100-ib-cluster", "nodes": 4}

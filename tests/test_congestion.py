@@ -46,6 +46,7 @@ def test_other_jobs_on_leaves_of_their_own_cost_nothing(pattern):
     assert of(packed, network(16), pattern).factors == (1.0,) * 64
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["fat-tree", "dragonfly"])
 @pytest.mark.parametrize("routing", ["ecmp", "adaptive"])
 @pytest.mark.parametrize("pattern", ["ring", "all-to-all"])

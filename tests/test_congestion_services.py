@@ -44,6 +44,7 @@ def times(data, congestion, **settings):
 # -------------------------------------------------------------------------------------------- laws
 
 
+@pytest.mark.cases(1)
 @BOTH
 def test_a_service_alone_takes_what_it_does_on_a_network_of_its_own(data):
     alone = times(data, None)
@@ -56,6 +57,7 @@ def test_a_service_alone_takes_what_it_does_on_a_network_of_its_own(data):
         assert times(data, nobody) == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.cases(1)
 @BOTH
 def test_more_of_others_never_makes_a_service_faster(data):
     found = [times(data, {**BUSY, "jobs": [{**RING, "devices": 48 * many, "weight": weight}]}) for many, weight in ((1, 1), (2, 1), (2, 3))]
@@ -77,6 +79,7 @@ def handed_over(congestion, net, part, stride=1):
     return slowdown(congestion, net, stride, 2, "handover", part=part)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("placement", ["packed", "spread", "by-rail"])
 @pytest.mark.parametrize("routing", ["adaptive", "ecmp"])
 @pytest.mark.parametrize("seed", range(3))
@@ -96,6 +99,7 @@ def test_handing_over_is_never_faster_than_alone_wherever_engines_are(seed, rout
     assert factors(*silent, routing="adaptive") == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.cases(1)
 @BOTH
 def test_keys_and_values_pass_the_links_of_their_leaves_also_alone(data):
     """Leaves of two nodes, the first two with the replica, the third with the workers: eight ports of one of them have 16 / o links out."""
@@ -225,6 +229,7 @@ def test_keys_and_values_take_as_many_times_as_long_as_links_give_less():
     assert [one.received / two.received for one, two in zip(engines[1].writing, engines[0].writing, strict=True)] == pytest.approx([2.0])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("output", [2, 5000])
 def test_what_is_handed_over_of_a_prompt_does_not_grow_with_what_is_written(output):
     scenario = crossflow.load({**STEADY, "workload": {**STEADY["workload"], "output": output}})

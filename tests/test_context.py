@@ -82,6 +82,7 @@ def test_keys_and_values_travel_as_far_as_gathers_and_scatters_would_take_them(c
 # -------------------------------------------------------------------------------------------- cost
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_more_context_ranks_cost_more(length):
     """As many tokens a rank and microbatch: pieces fill the device less, each is launched, and their results are merged."""
@@ -120,6 +121,7 @@ def test_what_a_ring_exposes_is_that_of_its_events():
         assert sum(kernels) + exposed == pytest.approx(ends.max(), rel=1e-12)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("strategy", ["cp8-dp1", "cp16-dp1"])
 def test_faster_links_never_slow_a_ring_and_slow_ones_are_felt(strategy):
     def at(rate):

@@ -17,6 +17,7 @@ from crossflow.cost.price import kernel_names, kernel_prices
 from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
+from crossflow.cost.shared_links import INSIDE, INSIDE_BUSY, USES
 from crossflow.cost.tiling import _cooler, _costing, _slowed
 from crossflow.evidence.validation.tables import device_architecture, fabric_parameters
 from crossflow.hardware.architecture.execution import ExchangeKernel, WideningLibrary
@@ -799,6 +800,29 @@ def test_ways_to_experts_beside_the_other_half_of_a_step_that_writes():
     assert half_step("decode", held=(3.0, 1.0)) == near(3 + 5)
     assert half_step("decode", held=(6.0, 1.0)) == near(5 + 5)
     assert half_step("decode", core=False) == near((5 - 3.5) + (9 - 3.5))
+
+
+@pytest.mark.parametrize(
+    ("parts", "longer"),
+    [
+        # a step that writes: 3/7 of the other's second is in the 3 s beside the way there, which sends all the time; 4/7 in the 4 s beside
+        # the way back, which sends for half of its time
+        ([3.0, 4.0], [3 / 7, 0.5 * 4 / 7]),
+        # a step that reads: that second lies evenly in 7 s, of which the way there lasts 5 and the way back all
+        ([7.0], [5 / 7, 0.5]),
+    ],
+)
+def test_ways_to_experts_share_links_with_the_layers_other_collectives(parts, longer):
+    """Of 5 s and 9 s, with one message of a second of the unit before; what is sent backward is not there."""
+    sends = SimpleNamespace(
+        experts=np.array([0]), results=np.array([1]), backward=np.array([0, 0, 0, 1]), unit=np.array([1, 1, 0, 0])
+    )  # fmt: skip
+    each = np.zeros((USES, 4, 1))
+    each[INSIDE, :, 0] = 5.0, 9.0, 1.0, 50.0
+    each[INSIDE_BUSY, :, 0] = 5.0, 4.5, 1.0, 50.0
+    ways = np.array([[0.0, 5.0], [0.0, 9.0]])[..., None]
+    found = halves._met(sends, np.array([0, 0]), each, ways, np.repeat(parts, 2).reshape(-1, 2, 1))
+    assert found[..., 0].tolist() == [[0.0, near(one)] for one in longer]
 
 
 @pytest.mark.parametrize(

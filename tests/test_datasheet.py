@@ -56,6 +56,7 @@ def test_a_lower_limit_slows_every_workload_and_saves_energy():
         assert found[0].score.energy[0] < found[1].score.energy[0] < found[2].score.energy[0]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", LIMITED)
 def test_a_higher_limit_never_lowers_the_clock_and_the_boost_clock_is_the_end(name):
     base = spec(name)

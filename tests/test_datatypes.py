@@ -62,6 +62,7 @@ def reading(system, dtype, points=None):
 # ------------------------------------------------------------------------------------------ laws
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", FORMATS)
 def test_more_bits_of_significand_or_exponent_take_more(path, name):
     form = FORMATS[name]
@@ -155,6 +156,7 @@ def test_templates_whose_units_have_their_types_are_the_chips_that_they_were(tem
     assert np.ptp(list(power.values())) < 1e-9 * max(power.values())
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("other", ["cdna-matrix-unit", "systolic-128"])
 def test_a_batch_is_its_designs_one_by_one(other):
     asked = [0.0, 0.5, 2.0, 4.0, 16.0, 0.0]

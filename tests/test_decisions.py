@@ -131,6 +131,7 @@ def test_software_that_a_scenario_leaves_to_its_default_is_named_with_its_settin
 TYPES = {"dtype": "weight", "weight_dtype": "weight", "kv_dtype": "cache"}  # with what a type is smaller in
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8", "int8"])
 @pytest.mark.parametrize("kept", [{}, {"weight_dtype": "int4"}, {"kv_dtype": "fp8"}, {"kv_dtype": "bf16"}])
 def test_types_that_are_offered_are_those_that_make_weights_or_the_cache_smaller(dtype, kept):

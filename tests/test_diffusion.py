@@ -210,6 +210,7 @@ def test_more_pixels_take_longer_and_tokens_follow():
     assert 3 * times[0] < times[1] < 6 * times[0]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("strategy", ["dp8-z3-full", "tp8-sp", "tp2-dp4", "cp2-dp4", "pp4-dp2", "dp8-z2-selective"])
 def test_strategies_divide_them(strategy):
     for diffusion in ({"text": "streams", "single_layers": 2, **TEXT}, {"text": "cross", **TEXT}, {"text": "joined", **TEXT}):

@@ -15,6 +15,7 @@ def start():
     return crossflow.from_dict(START)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("path", "near", "far"),
     [
@@ -53,6 +54,7 @@ def test_a_link_that_carries_nothing_is_not_looked_at(path, nodes, told):
     assert (found.level == "unknown") is bool(told)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("strategy", "path", "known"),
     [

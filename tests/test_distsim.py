@@ -67,6 +67,7 @@ def test_throughput_grows_with_the_batch_as_its_bubble_shrinks():
     assert (np.diff(rates) > 0).all()
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("model", ["bert-large", "gpt2-345m", "t5-large"])
 @pytest.mark.parametrize(
     ("strategy", "devices"), [("pp2-dp2", 4), ("tp2-pp2", 4), ("tp2-pp2-dp2", 8), ("tp2-pp4-dp2", 16), ("tp2-pp2-dp4", 16)]
@@ -96,6 +97,7 @@ def even_bubble(strategy, batch):
     return found.even_idle[0] / busy
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 64)])
 @pytest.mark.parametrize("schedule", ["", "-gpipe"])
 def test_the_bubble_of_a_timeline_is_p_less_one_over_m(p, m, schedule):

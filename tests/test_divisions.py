@@ -155,6 +155,7 @@ def test_a_row_without_its_memory_is_an_error(scenario, tmp_path):
         scenario("N7")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("logic", ["N12", "N5", "N1"])
 def test_the_reference_for_training_beats_the_start_of_its_search(logic, tmp_path):

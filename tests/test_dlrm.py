@@ -6,7 +6,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.base import files
+from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
 from crossflow.cost.lookups import lookup_costs, row_bytes
 from crossflow.cost.machine import Machine
@@ -83,6 +85,24 @@ def test_the_largest_preset_is_the_released_file():
     assert model.matrix_flops == 2 * 8 * 560**2
 
 
+def test_the_model_of_mlperf_has_the_counts_of_its_layers():
+    """26 tables of 204,184,588 rows in all, 214 lookups; 27 vectors of 128 in three cross layers of rank 512 (MLCommons, dlrm_dcnv2)."""
+    model = preset("dlrm-dcnv2").dlrm()
+    assert (model.count, model.lookups, model.table_parameters) == (26, 214, 204_184_588 * 128)
+    bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 128 + 128
+    cross = 3 * (2 * 3456 * 512 + 3456)
+    top = 3456 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 256 + 256 + 256 + 1
+    assert model.dense_parameters == bottom + cross + top
+    products = 13 * 512 + 512 * 256 + 256 * 128 + 3 * 2 * 3456 * 512 + 3456 * 1024 + 1024 * 1024 + 1024 * 512 + 512 * 256 + 256
+    assert model.matrix_flops == 2 * products
+
+
+def test_distinct_rows_are_those_of_uniform_draws():
+    for group in preset("dlrm-dcnv2").tables:
+        draws = 65536 * group.pooling
+        assert group.distinct == pytest.approx(group.rows * -np.expm1(-draws / group.rows) / draws, rel=6e-3, abs=1e-6)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_says_what_it_is_and_where_it_comes_from(name):
     spec = preset(name)
@@ -102,7 +122,9 @@ WRONG = [
     ({"tables": []}, "tables", "expected at least 1 entry, got []"),
     ({"bottom": {"layers": 3}}, "bottom", "expected a list of widths, or layers and width of square layers"),
     ({"interaction": {"kind": "transformer", "layers": 2}}, "interaction", "a transformer needs heads, width, ffn, sequence"),
-    ({"interaction": {"kind": "dot", "layers": 2}}, "interaction", "only a transformer has layers, not dot"),
+    ({"interaction": {"kind": "dot", "layers": 2}}, "interaction", "only a transformer or a cross network has layers, not dot"),
+    ({"interaction": {"kind": "cross", "layers": 3}}, "interaction", "a cross network needs rank"),
+    ({"interaction": {"kind": "cross", "layers": 3, "rank": 8, "heads": 2}}, "interaction", "only a transformer has heads, not cross"),
     ({"experts": {"count": 2, "active": 3}}, "experts", "a sample cannot pass 3 of 2 experts"),
     ({"frozen": ["embedding", "bottom", "top"]}, "frozen", "embedding, bottom, top is the whole model; nothing is left to train"),
     ({"table_optimizer": "adagard"}, "table_optimizer", "expected one of sgd, adagrad, rowwise_adagrad, got 'adagard'; did you mean 'adagrad'?"),
@@ -210,6 +232,7 @@ def test_streams_by_hand():
 # ------------------------------------------------------------------------------------------ laws of a step
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_on_one_device_nothing_is_sent(name):
@@ -236,6 +259,7 @@ def test_parts_add_up_under_every_strategy(name):
     assert np.allclose(layers, outcome.breakdown["exposed_communication"], rtol=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm-a", "dlrm-a-moe"])
 def test_points_together_are_points_one_by_one(name):
@@ -425,3 +449,55 @@ def test_measured_points_of_mad_max():
     rest = a.total[0] - a.bound["compute"][0] - a.by_layer["embedding.compute"][0]
     assert rest / sent == pytest.approx(0.8237, rel=0.03)
     assert a.breakdown["exposed_communication"][0] < rest
+
+
+# ------------------------------------------------------------------------------------------ cross layers
+
+
+def test_cross_layers_cost_more_with_each_layer_and_rank():
+    none = float(step(small()).total[0])
+    one, three, wide = (
+        float(step(small(interaction={"kind": "cross", "layers": layers, "rank": rank})).total[0])
+        for layers, rank in ((1, 24), (3, 24), (3, 480))
+    )
+    assert none < one < three < wide
+
+
+def test_a_rank_above_the_width_of_a_cross_layer_is_refused():
+    with pytest.raises(SpecError, match="rank = 545 is above the 544 features that meet"):
+        small(interaction={"kind": "cross", "layers": 3, "rank": 545})
+
+
+@pytest.mark.parametrize("changes", [{"layers": [1, 2, 3]}, {"rank": [64, 128, 200]}])
+def test_cross_layers_of_several_designs_are_those_of_each(changes):
+    ((name, values),) = changes.items()
+    base = {"system": "dgx-h100", "workload": {"model": "dlrm-dcnv2", "global_batch": 8192}, "strategy": "dense ddp, embedding mp"}
+    varied = crossflow.evaluate(crossflow.from_dict(base), {f"workload.interaction.{name}": values}).step_time
+    interaction = {"kind": "cross", "layers": 3, "rank": 512}
+    each = [
+        crossflow.evaluate(crossflow.from_dict({**base, "workload": {**base["workload"], "interaction": {**interaction, name: value}}}))
+        for value in values
+    ]
+    np.testing.assert_allclose(varied, [one.step_time[0] for one in each], rtol=1e-12)
+    assert (np.diff(varied) > 0).all()
+
+
+def test_tensor_ranks_divide_the_matrices_of_cross_layers():
+    """A rank keeps half of both, and the whole of the bias, which is added to what all ranks sum up."""
+    from crossflow.parallel.dlrm_units import Builder
+
+    spec = small(interaction={"kind": "cross", "layers": 3, "rank": 24})
+    plans = Hierarchies.of([hierarchy_of({"dense": [role], "embedding": ["mp"]}) for role in ("ddp", "tp")], 1024, 2, 1)
+    units = {unit.name: unit for unit in Builder(job=dlrm_job(spec), plans=plans, stack=ZIONEX.stack).build().units}
+    width = 16 * 32 + 32
+    assert units["interaction.0.cross"].parameters.tolist() == [2 * width * 24 + width, width * 24 + width]
+    first, later = (units[f"interaction.{i}.cross"] for i in (0, 1))
+    assert [send.size.tolist() for send in first.before_forward] == [[0.0, 1024 * width * 4]]  # both ranks' samples, in tf32 of 4 bytes
+    assert [send.size.tolist() for send in later.before_forward] == [[0.0, 0.0]]
+
+
+def test_operations_of_the_model_of_mlperf_are_three_times_those_forward():
+    """Less the gradient of the dense features, which nobody wants."""
+    spec = preset("dlrm-dcnv2")
+    needed = step(spec).model_flops[0] / spec.global_batch
+    assert needed == pytest.approx(3 * spec.dlrm().matrix_flops - 2 * 13 * 512, rel=1e-12)

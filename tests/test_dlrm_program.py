@@ -115,6 +115,7 @@ def test_groups_beside_the_mesh_have_uneven_worlds_too(tmp_path):
     assert [device.ranks for device in found.devices if len(device.ranks) == 1] == [[9], [13]]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_one_kernel_at_a_time_on_the_event_engine_is_the_step(strategy):

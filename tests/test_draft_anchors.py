@@ -34,11 +34,13 @@ def step(total=5.0):
 
 def stack(*synchronous_with, runs_ahead=True):
     host = SimpleNamespace(schedule=np.array([2.0]), request=np.array([0.5]))
-    return SimpleNamespace(host=host, engine=SimpleNamespace(asynchronous=runs_ahead, synchronous_with=synchronous_with))
+    engine = SimpleNamespace(asynchronous=runs_ahead, synchronous_with=synchronous_with, selecting=np.array([0.001]))
+    return SimpleNamespace(host=host, engine=engine)
 
 
-def job(written=1, mask=0.0, masks_beside=True, draft=None):
-    return SimpleNamespace(written=written, mask=mask, masks_beside=masks_beside, draft=draft)
+def job(written=1, mask=0.0, masks_beside=True, draft=None, likeliest=False):
+    words = SimpleNamespace(vocabulary=100)
+    return SimpleNamespace(written=written, mask=mask, masks_beside=masks_beside, draft=draft, likeliest=likeliest, model=words, chunk=None)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,5 @@ def test_a_draft_model_keeps_its_own_weights_and_cache():
 
 def test_a_step_of_a_service_is_that_of_its_models_and_of_its_host():
     """Half a second for each request of all four microbatches of two, and two for what is prepared once: 6 s, of which 1 s is after 5 s."""
-    own = SimpleNamespace(draft=None, chunk=None, written=1, mask=0.0, masks_beside=True)
-    found = service_step(lambda *_: step(), own, layout_of(Plan(micro_batch=2)), SimpleNamespace(stack=stack()), None)
+    found = service_step(lambda *_: step(), job(), layout_of(Plan(micro_batch=2)), SimpleNamespace(stack=stack()), None)
     assert found.total[0] == pytest.approx(6.0)

@@ -1,5 +1,7 @@
 """Families without the numbers that were fitted to their own rows."""
 
+import copy
+
 import pytest
 import yaml
 
@@ -46,6 +48,20 @@ def test_what_no_library_before_had_does_nothing():
     assert family(own, before) == {"flash-attention-3": {"prefill": {"narrow": 0.6}}}
 
 
+def test_a_further_kernel_that_is_new_takes_the_gap_between_two_of_a_graph():
+    """Casts to an 8-bit cache, and the write to it, of a library that had none before; one that was told of keeps its time."""
+    own = {"flash-attention-3": {"prefill": {"quantise": fit("9 us"), "write": fit("9 us"), "start": fit("9 us")}}}
+    gap = {
+        "execution": {"graph_launch": fit("2 us"), "libraries": {"attention": {"flash-attention-3": {"prefill": {"start": fit("5 us")}}}}}
+    }
+    ours = {"sources": FIT, "execution": {"libraries": {"attention": own}}}
+    (found,) = without_fits(copy.deepcopy(ours), gap)["execution"]["libraries"]["attention"].values()
+    assert found == {"prefill": {"quantise": "2 us", "write": "2 us", "start": "5 us"}}
+    gap["execution"]["libraries"]["attention"]["flash-attention-3"]["prefill"]["write"] = fit("3 us")
+    (found,) = without_fits(ours, gap)["execution"]["libraries"]["attention"].values()
+    assert found == {"prefill": {"quantise": "2 us", "write": "3 us", "start": "5 us"}}
+
+
 def test_numbers_of_the_nearest_data_type_go_before_others():
     """Of products in 4 bits those of 8; they are scaled after the same gap, and at the full rate."""
     own = {"fp4-vllm": {"start": fit("9 us"), "quantise": {"start": fit("8 us"), "rate": fit(0.5)}}}
@@ -79,12 +95,19 @@ def test_a_library_that_others_call_has_the_numbers_of_what_its_makers_ran_befor
 def test_an_exchange_of_tokens_that_is_new_keeps_what_its_code_says():
     """DeepEP sends a token once to each node; its rates are those of plain exchanges, and what those do not tell does nothing.
 
-    Two units are one channel at NCCL's rate, and around kernels for many tokens two barriers pass steps to other nodes.
+    Two units are one channel at NCCL's rate. Around kernels for many tokens two barriers pass steps to other nodes, and before each of
+    them another kernel is launched.
     """
     copies = {"start": fit("9 us"), "rate": fit("9 GB/s"), "forwarded": fit(9)}
     kernel = {"copies": copies, "start": fit("9 us"), "link": fit(0.9), "expert": fit("9 us"), "crowd": fit(9)}
     kernel["node_step"] = fit("9 us")
-    own = {"deepep": {"units": {"value": 20, "source": "code"}, "dispatch": kernel, "fast_dispatch": {"node_step": fit("9 us")}}}
+    own = {
+        "deepep": {
+            "units": {"value": 20, "source": "code"},
+            "dispatch": kernel,
+            "fast_dispatch": {"node_step": fit("9 us"), "start": fit("9 us")},
+        }
+    }
     plain = {"network": {"parameters": {"launch": fit("8 us")}}, "execution": {"libraries": {}}}
     found = without_fits({"sources": FIT, "execution": {"libraries": {"exchange": own}}}, plain)["execution"]["libraries"]["exchange"][
         "deepep"
@@ -92,22 +115,23 @@ def test_an_exchange_of_tokens_that_is_new_keeps_what_its_code_says():
     assert found["units"] == 20
     assert found["dispatch"].pop("copies") == {"start": "0 s", "rate": "18.35 GB/s"}
     assert found["dispatch"].pop("node_step") == "2.8e-05 s"
-    assert found["fast_dispatch"] == {"node_step": "0 s"}
+    assert found["fast_dispatch"] == {"node_step": "0 s", "start": "8 us"}
     fabric = yaml.safe_load(files.catalogue("templates", "families")["fabrics"].read_text())["network"]["parameters"]
-    assert found["dispatch"] == {"start": "8 us", "link": fabric["switch_efficiency"]["value"], "expert": "0 s"}
+    assert found["dispatch"] == {"start": "1.6e-05 s", "link": fabric["switch_efficiency"]["value"], "expert": "0 s"}
 
 
 def test_times_of_kernels_are_counted_in_clocks():
-    """Twice the clock halves what was fitted; facts, and times of the host, stay."""
+    """Twice the clock halves what was fitted, gaps of captured graphs too; facts, and times of the host, stay."""
     data = {
         "sources": FIT,
         "execution": {
-            "kernel_launch": fit("4 us"), "tiles": {"fill": fit("1 us"), "split": {"value": "7 us", "source": "code"}},
+            "kernel_launch": fit("4 us"), "graph_launch": fit("3 us"),
+            "tiles": {"fill": fit("1 us"), "split": {"value": "7 us", "source": "code"}},
             "libraries": {"attention": {"triton": {"decode": {"start": fit("6 us"), "matrix": fit(0.5)}}}},
         },
     }  # fmt: skip
     execution = at_clock(data, 0.5)["execution"]
-    assert execution["kernel_launch"]["value"] == "4 us"
+    assert (execution["kernel_launch"]["value"], execution["graph_launch"]["value"]) == ("4 us", "1.5e-06 s")
     assert [number["value"] for number in execution["tiles"].values()] == ["5e-07 s", "7 us"]
     assert [number["value"] for number in execution["libraries"]["attention"]["triton"]["decode"].values()] == ["3e-06 s", 0.5]
 

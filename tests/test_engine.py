@@ -246,6 +246,7 @@ def layers(count, *, held=True, repeat=True):
     return built.build(samples=8, tokens=4096)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 24])
 @pytest.mark.parametrize("software", [None, "megatron-core"])
@@ -602,6 +603,7 @@ WORLDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("uneven", WORLDS)
 def test_an_uneven_world_is_that_of_every_rank_by_itself(tmp_path, uneven):
@@ -612,6 +614,7 @@ def test_an_uneven_world_is_that_of_every_rank_by_itself(tmp_path, uneven):
     np.testing.assert_allclose(sum(found.activity().values()), found.total, rtol=1e-9)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("workload", ["lstm", "gemm"])
 @pytest.mark.parametrize("uneven", [{"ranks": {5: 0.5}}, {"ranks": {1: 0.6, 6: 2.0}}, {"replicas": {1: 0.5}}])
 def test_graphs_have_uneven_worlds_too(workload, uneven):

@@ -97,11 +97,13 @@ def set_in(scenario, settings):
     return from_document(document, scenario.base, scenario.name)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("i", range(6))
 def test_a_batch_is_its_points_one_by_one(small, mixed, i):
     assert_same_figures(figures(mixed, i), figures(evaluate(small, point(MIXED, i))))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("i", range(6))
 def test_a_point_is_the_scenario_with_the_same_settings(small, mixed, i):
     scenario = set_in(small, [f"{path}={values[i]}" for path, values in MIXED.items()])
@@ -193,6 +195,7 @@ UNBUILDABLE = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("path", "value", "sentence"), UNBUILDABLE)
 def test_a_design_that_cannot_be_built_is_an_answer(small, path, value, sentence):
     score = evaluate(small, {path: [value]})
@@ -200,6 +203,7 @@ def test_a_design_that_cannot_be_built_is_an_answer(small, path, value, sentence
     assert score.why(0) == f"cannot be built: {sentence}"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("path", "value", "sentence"), UNBUILDABLE)
 def test_a_bad_neighbour_changes_no_point(small, path, value, sentence):
     good = ALONE.get(path, [0.04])[0]

@@ -47,6 +47,7 @@ def written(tmp_path):
 # ------------------------------------------------------------------------------------------ events
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("strategy", ["dp1", "tp2-pp2-dp2", "pp4-dp2-full", "dp8-z3", "tp4-sp-dp2-z1", "tp4-atp1-embtp1-dp2-mb4-sp"])
 def test_events_are_all_operations_of_the_step(strategy):
     """Products of all events on all devices are the operations done, but for pointwise ones and fused attention."""
@@ -208,6 +209,16 @@ def test_a_measured_event_takes_its_time_and_others_the_models(written):
     found = crossflow.predict(given)
     assert found.step_time - crossflow.predict(plain).step_time == pytest.approx(event.time * event.count, rel=1e-3)
     assert 0.1 < found.to_dict()["measured_share"] < 0.9
+
+
+def test_the_share_that_was_measured_is_that_of_its_events(written):
+    """Collectives alone are measured: their share of the time of all events, each on all of its ranks; with all events measured, 1."""
+    found = events(scenario("tp2-dp16", launch="0 us", layers=2))
+    kernels = sum(e.time * e.count for e in found.events if e.ranks == 1)
+    sent = sum(e.time * e.count * e.ranks for e in found.events if e.ranks > 1)
+    for kept, share in ((tuple(e for e in found.events if e.ranks > 1), sent / (kernels + sent)), (found.events, 1.0)):
+        given = scenario("tp2-dp16", profile=written(replace(found, events=kept).to_csv()), launch="0 us", layers=2)
+        assert crossflow.predict(given).to_dict()["measured_share"] == pytest.approx(share, rel=1e-6)
 
 
 def test_what_was_measured_of_transfers_counts(written):

@@ -127,6 +127,36 @@ def test_bytes_between_the_products():
     assert _between(own, 2.0, device(passes=0.5, carried=2.0).library)[0] == near(0.5 * 10 * (100 * 10 + 30 * 12) + 2 * carried)
 
 
+def padded(on, rows=128):
+    return dataclasses.replace(on, library=on.library.model_copy(update={"padded": rows}))
+
+
+def test_blocks_without_rows_are_read_and_written_but_not_multiplied():
+    """Two experts with four rows each, and six without any: (8 + 8 x 127) / 128 is eight blocks of 128 rows; two are multiplied."""
+    flops = 2 * 128 * 32 * 64
+    own = dataclasses.replace(layers(8.0, 2.0, inner=10.0), blank=one(6.0))
+    assert product(32, 64, own, padded(device(throughput=8.0)))[0] == near(2 * flops / 8.0)
+    panels = (128 + 32) * 64 * 2.0
+    assert product(32, 64, own, padded(device(cache_bytes_per_clock=5.0)))[0] == near(8 * (panels + 2 * 128 * 32) / 5.0)
+    *_, moved, _ = product(32, 64, own, padded(device()))
+    assert moved == near(2 * 32 * 64 * 2 + (8 + 6 * 128) * (64 + 32) * 2)
+    own = dataclasses.replace(own, hidden=one(100.0))
+    assert _between(own, 1.0, padded(device()).library)[0] == near(6 * 128 * 10 * (4 * 2 + 2 * 1))
+
+
+def test_every_expert_of_a_rank_begins_a_block_whether_it_has_rows_or_not():
+    """One token with two of sixteen experts, of which a rank has eight: ceil((2 + 8 x 127) / 128) = 8 blocks, as for four tokens. All rows
+    of 2,048 tokens come to the rank, which has half of them: ceil((4096 + 8 x 127) / 128) = 40.
+    """
+    bound = padded(device(cache_bytes_per_clock=1.0, units=1.0))
+    few, some, many = (layer_times(bound, tokens=tokens, experts=16.0, ranks=2.0)[2] for tokens in (1.0, 4.0, 2048.0))
+    each = 2 * (128 + 64) * 64 * 2.0
+    assert few == near(8 * each)
+    assert some == near(few)
+    assert many == near(40 * each)
+    assert layer_times(device(cache_bytes_per_clock=1.0), tokens=1.0, experts=16.0, ranks=2.0)[2] < few / 8
+
+
 def layer_times(on, given=0.0, warm=False, **sizes):
     """Two experts, each with the four tokens that have both: eight rows."""
     layer = {"tokens": 4.0, "hidden": 64.0, "inner": 32.0, "active": 2.0, "experts": 2.0, **sizes}

@@ -26,6 +26,7 @@ def time(*plan, **given):
     return crossflow.predict(scenario(*plan, **given)).step_time
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("plan", ["dp16-ep8", "dp16-ep16-z1", "pp2-dp8-ep8-v2"])
 def test_exchange_beside_another_microbatch_hides_no_more_than_it_takes(plan):
     alone = crossflow.predict(scenario(plan, **GONE))
@@ -96,6 +97,7 @@ def test_rows_that_are_sorted_and_padded_move_more():
     assert time(**GONE, permutation=0.5) > plain
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "software",
     [

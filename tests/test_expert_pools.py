@@ -62,6 +62,7 @@ def test_every_parameter_lies_on_one_side_and_no_unit_changes_its_place():
         assert {matrix.name for matrix in its.matrices} == ({m.name for m in own.matrices} - {"router"} if feeds(own) else set())
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("joint", "attention", "experts"),
     [("dp8-ep8", "dp8", "dp8-ep8"), ("tp8", "tp8", "tp8"), ("tp2-dp4", "tp2-dp4", "tp2-dp4")],

@@ -156,6 +156,18 @@ def test_a_service_runs_experts_as_its_libraries_do():
     assert trained[0] == trained[1]
 
 
+def test_experts_in_blocks_of_contiguous_groups_take_as_long_for_one_token_as_for_many():
+    """vLLM 0.12 on H200, tokens of Qwen3 235B: of 128 experts all take a block, however few tokens there are; prompts fill the blocks."""
+    one, many, prompts = (
+        [times("h200", library, "fp8_block", tokens=tokens, skew=1.2)[0] for library in ("deepgemm-vllm", "triton-vllm")]
+        for tokens in (4.0, 48.0, 16384.0)
+    )
+    assert many[0] < 1.25 * one[0]
+    assert many[1] > 2.0 * one[1]
+    assert one[0] > 3.0 * one[1]
+    assert prompts[0] < prompts[1]
+
+
 def test_a_skew_slows_a_service_down():
     even, skewed = (qwen(task="prefill", experts={"count": 128, "active": 8, "ffn": 768, "skew": skew}).step_time for skew in (0, 1.2))
     assert skewed > 1.1 * even
@@ -201,6 +213,7 @@ def test_measured_exchanges_are_within_their_floor():
     assert table["median_abs_error"] < 0.08
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "same"), [("dgx-h200", False), ("dgx-b200", False), ("gb200-nvl72", False), ("dgx-a100", True)])
 def test_a_service_exchanges_tokens_as_its_library_does(system, same):

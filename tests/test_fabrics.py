@@ -82,6 +82,18 @@ def test_one_card_a_node_first_fills_its_send_buffers():
     assert large == pytest.approx(1e10 / (P.ethernet_efficiency[0] * 3.125e9), rel=1e-3)
 
 
+@pytest.mark.parametrize("per_node", [1, 2, 8])
+def test_parts_on_rails_first_go_to_the_device_on_the_rail_of_their_receiver(per_node):
+    """What leaves a node of 16 ranks, (16 - n) / 16, is exchanged inside it first; over slow links inside, so that these count."""
+    plain = fabric(link=1e8, host=1e13, nic=1e13, per_node=per_node)
+
+    def each(made, ranks):  # seconds for a further gigabyte
+        return np.diff(time(made, "all_to_all", ranks, per_node, np.array([[1e9, 2e9]]))[0])[0]
+
+    exchanged = each(plain, per_node) if per_node > 1 else 0.0
+    assert each(replace(plain, rails=True), 16) - each(plain, 16) == pytest.approx((16 - per_node) / 16 * exchanged, rel=1e-3)
+
+
 def test_one_rank_of_a_ring_in_a_node_sends_over_the_share_of_all():
     alone, ring = (time(fabric(network="ethernet", nic=np.nan), "send_recv", 16, n, np.array([[1e10]]))[0, 0] for n in (1, 2))
     assert ring == pytest.approx(alone / 2, rel=1e-3)
@@ -285,6 +297,7 @@ def least(message, ranks, device):
     return ring_volume(message.collective, ranks) / (2 if message.collective == "all_reduce" else 1) * message.size / max(ports)
 
 
+@pytest.mark.cases(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("template", SYSTEMS)
 @pytest.mark.parametrize("strategy", ["RC-2-4", "RC-4-2", "CR-8", "CR-2-d4", "RC-2-2-d2", "d8"])
@@ -303,6 +316,7 @@ def test_predictions_on_real_systems_obey_their_bandwidth(template, strategy):
     assert taken == {message.collective for message in graph.messages}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("template", SYSTEMS)
 @pytest.mark.parametrize("size", [1e4, 1e7, 1e10])
 @pytest.mark.parametrize(("a", "b"), [(2, 4), (4, 2)])
@@ -339,6 +353,39 @@ def test_kernels_of_a_serving_engine_take_one_shot_or_two_up_to_their_limit():
     expected = np.where(SIZE <= 2.0**20, np.minimum(np.minimum(once, twice), library), library)
     np.testing.assert_allclose(time(engine, "all_reduce", 8), expected, rtol=1e-12)
     np.testing.assert_array_equal(time(engine, "all_gather", 8), time(fabric(), "all_gather", 8))
+
+
+def test_devices_that_are_fully_connected_read_each_others_buffers_over_a_link_each():
+    """Of four of eight devices three links of seven are read over; where software does not run them there is the library alone."""
+    own = PeerAllReduce(limit=np.array([2.0**20]), start=np.array([1e-6]))
+    joined = fabric(intra="infinity-fabric")
+    engine, library = replace(joined, all_reduce=own, connected=True), time(joined, "all_reduce", 4)
+    base, rate = P.peer_launch[0] + 1e-6 + 4 * P.peer_rank[0], 300e9 * 3 / 7
+    once = base + 3 * SIZE / (P.peer_efficiency[0] * rate)
+    twice = base + P.peer_phase[0] + 2 * 3 / 4 * SIZE / (P.peer_phase_efficiency[0] * rate)
+    expected = np.where(SIZE <= 2.0**20, np.minimum(np.minimum(once, twice), library), library)
+    np.testing.assert_allclose(time(engine, "all_reduce", 4), expected, rtol=1e-12)
+    for other in ("ethernet-mesh", "hybrid-cube-mesh", "infinity-fabric"):
+        plain = fabric(intra=other)
+        np.testing.assert_array_equal(time(replace(plain, all_reduce=own), "all_reduce", 4), time(plain, "all_reduce", 4))
+
+
+def test_an_engine_runs_its_own_all_reduce_on_generations_that_it_names():
+    def step(system, **software):
+        workload = {"model": "llama2-13b", "task": "decode", "global_batch": 8, "output": 16}
+        given = {"system": system, "workload": workload, "strategy": "tp8", "software": {"like": "vllm", **software}}
+        return crossflow.predict(crossflow.from_dict(given)).step_time
+
+    older = {"peer_all_reduce": {"direct": ["cdna2"]}}
+    assert step("mi300x-node") < step("mi300x-node", **older) == step("mi300x-node", **NO_PEERS)
+    assert step("gaudi2-node") == step("gaudi2-node", **NO_PEERS)
+    generated = {
+        "template": "chip-mi300x",
+        "devices_per_node": 8,
+        "network": {"intra": {"fabric": "infinity-fabric", "topology": "fully-connected"}},
+    }
+    none = {"peer_all_reduce": {"direct": []}}
+    assert step(generated) < step(generated, **none) == step(generated, **NO_PEERS)
 
 
 def test_decoding_with_an_engine_of_its_own_all_reduce_is_faster():

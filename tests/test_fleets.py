@@ -2,7 +2,8 @@
 
 import copy
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,6 +143,42 @@ def test_a_transfer_by_itself_takes_the_time_of_its_bytes():
     trace = RequestTrace.of(np.arange(40) * 5.0, np.arange(1, 41) * 20, np.full(40, 5))
     slow, fast = (through(trace, replica(table(), reads=False), readers=reading(each)) for each in (1e-4, 0.0))
     assert slow.times["ttft"] - fast.times["ttft"] == pytest.approx(1e-4 * trace.prompt)
+
+
+def test_steps_of_an_engine_take_their_share_of_a_link_from_then_on():
+    """1,000 tokens at a millisecond each: 400 pass before steps take half of the link; 300 of the rest in 0.6 s, the others as before."""
+    wires = Transfers([1e-3], [0.0])
+    wires.begin(0, 0, 0, 1000, 0.0)
+    assert wires.ends == pytest.approx(1.0)
+    wires.take({(0, 0): 0.5}, 0.4)
+    assert wires.ends == pytest.approx(0.4 + 600 * 2e-3)
+    wires.take({(0, 0): 0.5}, 0.7)
+    assert wires.ends == pytest.approx(0.4 + 600 * 2e-3)
+    wires.take({}, 1.0)
+    assert wires.ends == pytest.approx(1.0 + 300 * 1e-3)
+
+
+class Holding(list):
+    """A cache that has so many tokens of every prompt."""
+
+    def __init__(self, hits):
+        super().__init__()
+        self.hits = hits
+
+    def begins(self, chain):
+        return self.hits > 0
+
+    def found(self, chain):
+        return self.hits, chain
+
+
+@pytest.mark.parametrize(("load", "taken"), [(2, 0), (3, 0), (4, 1)])
+def test_a_prefix_decides_up_to_half_more_work_than_the_emptiest_engine_has_with_one_more(load, taken):
+    """The emptiest has 1: an engine that has the prefix is taken up to 1.5 (1 + 1) = 3."""
+    counts = [load, 1]
+    engines = [SimpleNamespace(loads=SimpleNamespace(counts=counts), cache=Holding(hits)) for hits in (5, 0)]
+    route = router("prefix", poisson(1.0, 2), [1.0, 1.0], np.random.default_rng(0), None)
+    assert route(engines, SimpleNamespace(chain=(1, 2)), [0, 1]) == taken
 
 
 def test_the_slower_of_both_links_decides():
@@ -314,6 +351,28 @@ def test_readers_and_writers_may_fail(place):
     assert (found.jumps[1].tokens.sum() + found.jumps[2].tokens.sum() > 0) == (place == 1)  # a writer that failed has them read again
 
 
+@dataclass(frozen=True, kw_only=True)
+class Never(Failures):
+    """No failure; whose failures are drawn is kept."""
+
+    asked: list = field(default_factory=list)
+
+    def draws(self, engine):
+        self.asked.append(engine)
+        return lambda: 1e12
+
+
+@pytest.mark.parametrize("writers", [1, 3])
+def test_failures_of_each_engine_are_its_own(writers):
+    """Readers and writers are counted through, so that no two engines draw the same times."""
+    trace, failures = poisson(10.0, 20), Never(mean_time=1.0, repair=1.0)
+    readers = Readers(pool=pool(trace, [replica(table(), writes=False) for _ in range(2)], "round_robin"), each=1e-5)
+    replay(trace, pool(trace, [replica(table(), reads=False) for _ in range(writers)], "round_robin"), readers, failures)
+    assert sorted(failures.asked) == list(range(2 + writers))
+    drawn = [Failures(mean_time=1.0, repair=1.0).draws(engine)() for engine in range(4)]
+    assert len(set(drawn)) == 4
+
+
 # ------------------------------------------------------------------------------------------ engines that start and stop
 
 
@@ -360,6 +419,19 @@ def test_engines_come_with_the_load_and_go_with_it(signal):
         for begun, ended in zip(found.jumps[i].begun, found.jumps[i].ended, strict=True):
             assert any(start + (2.0 if np.isfinite(start) else 0.0) <= begun and ended <= stop for start, stop in mine)
     assert covered(np.concatenate(found.paid), window) == pytest.approx(shares.sum())
+
+
+def test_engines_that_write_come_and_go_behind_one_that_reads():
+    """Each is paid for while it works, and the first for the whole time."""
+    trace = wave()
+    scaling = Scaling(most=2, least=1, start=2.0, signal="load", up=6.0, down=2.0, interval=0.5)
+    readers = Readers(pool=pool(trace, [replica(table(), writes=False)], "round_robin"), each=1e-5)
+    found = replay(trace, pool(trace, [replica(table(), reads=False) for _ in range(2)], "least_loaded", scaling=scaling), readers)
+    assert np.isfinite(found.last).all()
+    assert found.paid_shares[:2].tolist() == [1.0, 1.0]
+    assert 0.0 < found.paid_shares[2] < 1.0
+    for begun, ended in zip(found.jumps[2].begun, found.jumps[2].ended, strict=True):
+        assert any(start + 2.0 <= begun and ended <= stop for start, stop in found.paid[2])
 
 
 @pytest.mark.parametrize("others", [0, 1])

@@ -63,6 +63,7 @@ def test_an_element_takes_its_bits_and_its_share_of_the_scales(name, bits):
 # ------------------------------------------------------------------------------------------ weights of a service
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["int8", "fp8", "mxfp8", "int4", "mxfp4", "nvfp4"])
 def test_weights_take_their_size_times_their_number(name):
     """Embedding and head stay in 16 bits."""
@@ -95,6 +96,7 @@ def test_many_rows_are_no_faster_for_narrow_weights(device, m):
     assert 1.0 < of_product(device, m, DTYPE_BYTES["int4"] / 2) / of_product(device, m, 1.0) < 1.2
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["fp8", "int4", "nvfp4"])
 def test_reading_prompts_is_no_faster_and_writing_is_where_only_weights_are_narrow(name):
     long = {"global_batch": 1, "prompt": 8192}
@@ -127,6 +129,7 @@ def test_events_name_both_types():
 # ------------------------------------------------------------------------------------------ caches
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "share"), [("bf16", 1), ("fp8", 1 / 2), ("int8", 1 / 2), ("nvfp4", 4.5 / 16)])
 @pytest.mark.parametrize("model", ["llama3-8b", "deepseek-v2"])

@@ -166,6 +166,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize("path", RESULTS)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_larger_share_never_gives_its_component_less(system, path, seed):

@@ -1,5 +1,7 @@
 """Chips predicted from what was public before they were announced: dated facts, one rule, and answers that only the comparison reads."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
@@ -13,6 +15,7 @@ from crossflow.base.files import Document
 from crossflow.evidence.validation import hindcasts as made
 from crossflow.evidence.validation.bands import coverage, judged, lines
 from crossflow.evidence.validation.hindcast_files import (
+    ANNOUNCED,
     FIGURES,
     HindcastFile,
     balance,
@@ -22,14 +25,16 @@ from crossflow.evidence.validation.hindcast_files import (
     designs,
     hindcasts,
     memory_rate,
+    peaks,
     pin_rate,
     system_of,
     template_of,
 )
-from crossflow.evidence.validation.hindcast_search import ANNOUNCED, DesignRule, _bounds, explained, search, space
+from crossflow.evidence.validation.hindcast_search import DesignRule, _bounds, explained, search, space, under
 from crossflow.evidence.validation.hindcasts import HindcastRow, figures, gates, hindcast_table
 from crossflow.hardware.architecture.system import architecture
 
+SCRIPTS = Path(__file__).parents[1] / "docs" / "scripts"
 NAMES = list(hindcasts())
 BLIND = [name for name, file in hindcasts().items() if not file.forecast]
 
@@ -113,6 +118,26 @@ def test_no_more_of_the_die_is_used_than_of_the_best_chip_that_was_known():
     assert found["b200"] == pytest.approx(0.994, abs=0.005)
 
 
+def test_no_more_power_is_drawn_at_the_peaks_than_by_a_chip_that_was_known():
+    """V100's 997 W of 300 count for A100 and H100, those of MI300X, 3,060 of 750, for B200; a rule may leave that open."""
+    found = {name: peaks(hindcasts()[name]) for name in ("a100", "h100", "b200")}
+    assert found["a100"] == found["h100"] == pytest.approx(997 / 300)
+    assert found["b200"] == pytest.approx(4.08, abs=0.005)
+    budgets = system_of(hindcasts()["a100"])["budgets"]
+    assert (budgets["power"], budgets["peak_power"]) == ("450 W", f"{450 * 997 / 300:g} W")
+    free = under(DesignRule(peaks=False), hindcasts()["a100"])
+    assert free["budgets"] == {**budgets, "peak_power": "2700 W"}
+    assert under(DesignRule(), hindcasts()["a100"]) == system_of(hindcasts()["a100"])
+
+
+def test_the_die_of_an_inference_card_is_the_second_of_its_family():
+    """P4's 314 mm2 times the growth of the largest die, 471 to 754; of that one two thirds, as of its cores."""
+    area = hindcasts()["t4"].facts.area
+    assert area.value == "503 mm2"
+    assert pytest.approx([503, 503], abs=0.5) == [314 * 754 / 471, 754 * 3072 / 4608]
+    assert area.date.isoformat() == "2018-08-13"
+
+
 def test_a_card_has_the_memory_of_the_card_whose_place_it_takes():
     """P4 ran GDDR5X of 10 Gbit/s at 6, and its cache five times as fast as its memory; V100 runs HBM2 and 2.8."""
     file = hindcasts()["t4"]
@@ -165,6 +190,7 @@ def test_designs_keep_the_rule(name):
     areas = [value for path, value in designs()[name].items() if path.startswith("system.budgets.area.")]
     assert sum(areas) <= explained(file) + 1e-9
     assert device.memory.bandwidth[0] / spec.memory_utilisation[0] >= 0.979 * memory_rate(file)
+    assert spec.budgets.peak_power[0] <= peaks(file) * spec.budgets.power[0] * (1 + 1e-4)
     assert device.levels[-2].bandwidth[0] / device.memory.bandwidth[0] >= balance(file) * (1 - 1e-4)
     for path, ends in space(template_of(file.predecessor)).items():
         if isinstance(ends, dict) and "from" in ends:
@@ -175,7 +201,7 @@ def test_designs_keep_the_rule(name):
 @pytest.mark.slow
 def test_a_search_finds_the_design_again():
     """A shorter search ends beside it, and libraries of linear algebra promise no last digits: what comes out of it is compared."""
-    row = search(hindcasts()["h100"], evaluations=4000)
+    row = search(hindcasts()["h100"], evaluations=8000)
     assert row["feasible"]
     again = {path: value for path, value in row.items() if path.startswith("system.")}
     assert set(again) == set(designs()["h100"])
@@ -251,3 +277,25 @@ def test_a_file_of_facts_can_be_shown_and_listed():
     sheet = crossflow.show("hindcast-a100")
     assert sheet.kind == "facts of a chip before its announcement"
     assert "hindcast-a100" in crossflow.templates()
+
+
+def test_errors_are_divided_among_what_is_exchanged_in_every_order(monkeypatch):
+    """Of two groups that gain 1 and 2 alone and 5 together each gets half of the 2 that they gain by each other; a third gets nothing."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from hindcast_factors import divided
+
+    gains = {frozenset(): 7.0, frozenset("a"): 8.0, frozenset("b"): 9.0, frozenset("ab"): 12.0}
+    assert divided("abc", lambda groups: gains[groups - {"c"}]) == pytest.approx({"a": 2.0, "b": 3.0, "c": 0.0})
+
+
+def test_the_parts_of_each_error_add_up_to_it(monkeypatch, table):
+    """And the file is that of the designs that are shipped."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    from hindcast_factors import GROUPS, LEFT, WHOLE, kept
+
+    ratios = {(row.chip, row.figure): row.ratio for row in table.rows}
+    found = kept()
+    assert {row["chip"] for row in found} == {"a100", "h100", "mi300x", "b200"}
+    for row in found:
+        assert sum(float(row[part]) for part in (*GROUPS, LEFT)) == pytest.approx(float(row[WHOLE]), abs=1e-3)
+        assert float(row[WHOLE]) == pytest.approx(np.log(ratios[row["chip"], row["figure"]]), abs=2e-3)

@@ -111,7 +111,6 @@ def test_candidates_are_refined_as_a_study_with_that_constant_refines_them(run, 
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.usefixtures("few")
 def test_members_count_by_their_mean(run):
     made = run(
         space=SPACE, portfolio={"members": {"train": {}, "decode": DECODE}}, uncertainty={"samples": 2, "seed": 1, "measure": "regret"}

@@ -414,6 +414,14 @@ def test_a_field_changes_what_it_should(tmp_path, name, changes, key, value):
     assert before != after
 
 
+@pytest.mark.parametrize(("architecture", "head", "pooler"), [("BertModel", "none", True), ("BertForMaskedLM", "masked", False)])
+def test_a_bare_model_of_some_families_ends_with_a_pooler(tmp_path, architecture, head, pooler):
+    """modeling_bert.py: `BertModel` has one, `BertForMaskedLM` is made with `add_pooling_layer=False`."""
+    found = read(written(tmp_path, config("bert-base-uncased", architectures=[architecture])))[0]
+    assert (found.head, found.pooler) == (head, pooler)
+    assert not read(written(tmp_path, config("gpt2", architectures=["GPT2Model"])))[0].pooler
+
+
 def test_layers_of_no_whole_group_attend(tmp_path):
     """Ling linear, modeling_bailing_moe_linear_v2.py: the last of each group of 5, and the two of 22 that are no group."""
     pattern = ["ssm"] * 4 + ["attention"]

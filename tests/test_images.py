@@ -53,6 +53,7 @@ def alone(images, tp):
 # ------------------------------------------------------------------------------------------ on the devices that read
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("images", [1, 4, 7])
 def test_a_step_is_longer_by_that_of_the_tower_alone(images):
     job = own_step(of({"images": IMAGES})).job
@@ -118,6 +119,7 @@ def test_workers_for_prompts_encode_them_and_replicas_do_not():
     assert both.memory["weights"][0] == plain.memory["weights"][0]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("apart", [{}, {"prefill": {"strategy": "tp2", "workers": 2}}])
 def test_replays_encode_where_prompts_are_read(apart):
     plain, both = (serve(asked({**apart, **more})).to_dict() for more in ({}, {"images": IMAGES}))
@@ -372,6 +374,7 @@ def test_encoders_take_energy_and_rent():
     assert rents[1] / rents[0] == pytest.approx((8 + 6) / (8 + 2), rel=0.02)  # the run is as long
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("requests", [{}, {"users": {"number": 4, "think": "0.1 s"}}])
 def test_power_over_time_is_the_energy_of_encoders_too(requests):
     given = {"count": 40, "prompt": 2048, "output": 16, **(requests or {"arrivals": {"law": "poisson", "rate": "40 1/s"}})}

@@ -49,6 +49,7 @@ def test_of_two_pools_only_the_longer_one_is_waited_for():
     assert set(phases_of(slow, 0)) == {"rollout", "transfer"}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", EACH)
 def test_gains_are_those_of_a_prediction_with_the_number_changed(name):
     found = explained(name)
@@ -111,6 +112,7 @@ def test_pairs_are_those_of_a_prediction_with_both_numbers_changed(name):
     assert first.gain > max(one.gain for one in explained(name).what_ifs if one.factor == first.factor)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", QUICK)
 def test_spans_are_those_of_predictions_at_both_ends(name):
     """To the bytes that pass between trainers and engines, whose time is left as it is."""

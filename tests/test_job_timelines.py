@@ -34,6 +34,7 @@ def lengths(found, name):
     return [float((one.end - one.start)[here].sum()) for one, here in zip(events, mine, strict=True)]
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", JOBS)
 def test_a_timeline_is_the_iteration_that_is_predicted(name):
     job, found = both(name)
@@ -46,6 +47,7 @@ def test_a_timeline_is_the_iteration_that_is_predicted(name):
         assert max(lengths(found, word)) == pytest.approx(job["phases_s"].get(phase, 0.0) + others, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", ["grpo", "overheads", "apart", "beside", "partial"])
 def test_engines_write_as_long_as_they_are_not_idle(name):
     job, found = both(name)

@@ -23,7 +23,7 @@ def test_a_job_without_answers_has_the_trust_and_the_band_of_its_worst_phase():
 
 
 def test_a_phase_of_an_unknown_kind_makes_the_job_unknown_and_is_named():
-    other = trusted({**DPO, "job": {"kind": "distill", "teacher": {"model": "mamba2-2.7b"}}})
+    other = trusted({**DPO, "job": {"kind": "distill", "teacher": {"model": "t5-large"}}})
     assert (other.level, other.band) == ("unknown", None)
     assert other.reason.startswith("teacher: no ")
 

@@ -1,5 +1,9 @@
 """Tables of predictions that are kept between runs of the scripts."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -48,3 +52,15 @@ def test_validate_takes_kept_tables_for_its_own(tmp_path, data):
     assert {file.name.rpartition("-")[0] for file in (tmp_path / "kept").iterdir()} >= {"gemm", "watts"}
     again = validate(data, kept=kept)
     assert again.to_dict() == first.to_dict() == validate(data).to_dict()
+
+
+def test_another_process_finds_what_one_has_kept(tmp_path):
+    """Whatever order its sets have."""
+    module, found = KeptTables.__module__, f"KeptTables.of(Path({str(tmp_path)!r}), Path('.')).state"
+    code = f"from pathlib import Path; from {module} import KeptTables; print({found})"
+
+    def state(seed):
+        own = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path, env=own).stdout
+
+    assert len({state(seed) for seed in "012"}) == 1

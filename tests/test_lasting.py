@@ -57,6 +57,18 @@ def test_worked_by_hand():
     assert shares["lost_work"][0] == pytest.approx(0.05, rel=0.06)
 
 
+@pytest.mark.parametrize("spares", [0.0, 1.0, 2.0])
+def test_failures_that_find_no_spare_by_hand(spares):
+    """Of the failures that take a node, Erlang's B of the nodes in repair while the job goes on; others take none, and no spare."""
+    run = a_run(1e-4, repair=5000.0, silent=3e-4, interval=1000.0, spares=spares, elastic=True, nodes=1.0)
+    found = expected(run)
+    share = found.shares
+    awake = 1.0 - share["waiting"][0]
+    load = 5000.0 * found.interruptions[0] * 0.25 / awake  # a fourth of all failures take a node
+    terms = [load**k / math.factorial(k) for k in range(int(spares) + 1)]
+    assert found.missing[0] == pytest.approx(terms[-1] / sum(terms), rel=1e-6)
+
+
 def test_planned_stops_by_hand():
     """Nothing fails: after 10,000 s in the mean a save of 50 + 200 s, 1,000 s of maintenance and a restart of 300 s."""
     given = {"interval": 2000.0, "stall": 50.0, "commit": 200.0, "restart": 300.0, "planned": 1e-4, "maintenance": 1000.0}
@@ -245,6 +257,7 @@ def test_shares_add_up_and_points_are_what_they_are_alone(elastic):
 BETTER = {"stall": 0.8, "commit": 0.8, "restart": 0.8, "planned": 0.5, "maintenance": 0.5, "spares": 2.0}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("elastic", [False, True])
 def test_better_parts_are_never_worse(elastic):
     rng = np.random.default_rng(3)
@@ -317,6 +330,7 @@ def test_bursts_make_up_the_rates_of_all_strikes(again, restart):
     assert expected(run).interruptions == pytest.approx(sum(rates), rel=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("again", "spares"), [(0.5, 2.0), (0.8, 3.0), (0.8, 6.0)])
 def test_bursts_use_up_spares(again, spares):
     """As many strikes together leave more jobs without a node than by themselves, in events as in closed form."""

@@ -216,6 +216,7 @@ def test_orders_of_sglang_are_read_and_written():
         sglang("--tp 8 --schedule-policy lmp")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["sglang", "tensorrt-llm"])
 def test_steps_that_are_prepared_in_an_unknown_time_are_no_gain(kind):
     """The host's time between two steps is 0 in the files of both engines, as nobody measured it."""

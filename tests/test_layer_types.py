@@ -230,6 +230,7 @@ def test_degrees_that_are_those_of_the_plan_change_nothing():
     same(predicted("tp8-atp8-mlptp8-embtp8-dp2-mb4-sp"), predicted("tp8-dp2-mb4-sp"))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rest", ["", "-z1", "-z3", "-full", "-placed:dp+tp+pp", "-z3-placed:dp+tp+pp"])
 def test_a_tensor_group_that_shares_no_layer_is_data_parallel(rest):
     """Every rank of it has whole layers and samples of its own, which is what data parallelism is."""
@@ -253,6 +254,7 @@ def test_experts_and_all_else_uncut_is_expert_parallel():
     )
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("whole", "near", "model"),
     [

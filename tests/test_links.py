@@ -50,6 +50,7 @@ def messages(found, op):
 # ------------------------------------------------------------------------------------------ which boundaries cross
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("software", ["pytorch-fsdp", "nanotron"])  # stages held up by transfers, or not
 @pytest.mark.parametrize("strategy", MIXED)
@@ -58,6 +59,7 @@ def test_a_pipeline_over_two_nodes_feels_the_network_between_them(strategy, soft
     assert step(strategy, "0.01 GB/s", software) > 1.2 * step(strategy, "50 GB/s", software)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
 def test_passes_forward_alone_feel_it_too(task):
     assert step("tp4-pp4", "0.001 GB/s", task=task, prompt=448, output=64) > 1.2 * step(
@@ -89,6 +91,7 @@ def test_chunks_of_a_file_cross_where_they_lie(text, intra, inter, tmp_path):
     assert timeline(scenario(own)).total == pytest.approx(step(own), rel=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "nodes"), [("tp2-pp4", 1), ("tp8-pp2", 2), ("pp2-dp8", 2), ("tp8-pp2-v2", 2)])
 def test_where_stages_lie_alike_all_transfers_do(strategy, nodes):
@@ -151,6 +154,7 @@ def test_a_profile_replaces_transfers_of_its_scope(tmp_path):
 # ------------------------------------------------------------------------------------------ other wires
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "template", ["dgx-1", "mi300x-node", "gcp-a2-megagpu-16g", "a40-node", "a100-pcie-pairwise", "gaudi2-node", "gb200-nvl72"]

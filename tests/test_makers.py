@@ -13,10 +13,10 @@ def trained(system, **given):
 
 
 def test_training_on_tpus_runs_on_software_that_they_have():
-    tpu, own = trained("tpu-v4-pod"), trained("tpu-v4-pod", software="t5x")
+    tpu, own = trained("tpu-v4-pod"), trained("tpu-v4-pod", software="maxtext")
     assert tpu.step_time == own.step_time
-    assert any("t5x is assumed on devices of Google" in note for note in tpu.notes)
-    assert not any("t5x" in note for note in own.notes)
+    assert any("maxtext is assumed on devices of Google" in note for note in tpu.notes)
+    assert not any("maxtext" in note for note in own.notes)
     assert not any("is assumed on devices" in note for note in trained("dgx-h100").notes)
 
 
@@ -69,3 +69,34 @@ def test_serving_engines_do_not_train(software):
 def test_models_and_systems_in_each_others_place_are_told(model, on, told, exactly):
     with pytest.raises(CrossflowError, match=exactly(told)):
         crossflow.predict(model, on=on)
+
+
+@pytest.mark.parametrize(("system", "software", "maker"), [("gaudi3-node", "optimum-habana", "Intel"), ("trn2-node", "neuron", "AWS")])
+def test_training_on_chips_with_compilers_of_their_own_runs_on_software_that_they_have(system, software, maker):
+    usual, own = trained(system), trained(system, software=software)
+    assert usual.step_time == own.step_time
+    assert any(f"{software} is assumed on devices of {maker}" in note for note in usual.notes)
+
+
+def test_services_on_aws_run_on_software_that_its_compiler_made():
+    served = {"model": "llama3-8b", "task": "decode", "prompt": 512, "output": 64, "global_batch": 16}
+    asked = {"system": {"template": "trn2-node"}, "workload": served, "strategy": "tp16"}
+    assert any("neuron is assumed on devices of AWS" in note for note in crossflow.predict(crossflow.from_dict(asked)).notes)
+
+
+def test_a_changed_limit_of_power_that_slows_nothing_is_told():
+    """Of NVIDIA's families it is known how a limit slows them."""
+
+    def noted(system):
+        given = {"system": system, "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "dp8-z3"}
+        found = crossflow.predict(crossflow.from_dict(given))
+        return found.step_time, [note for note in found.notes if "system.power.tdp" in note]
+
+    plain, told = noted("gaudi3-node"), noted({"template": "gaudi3-node", "power": {"tdp": "500 W"}})
+    assert plain == (told[0], [])
+    assert told[1] == [
+        "system.power.tdp changes the energy of a step, not its time: how a limit of power slows devices of the family gaudi is not known"
+    ]
+    slowed = noted({"template": "dgx-h100", "power": {"tdp": "500 W"}})
+    assert slowed[1] == []
+    assert slowed[0] > noted("dgx-h100")[0]

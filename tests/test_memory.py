@@ -80,6 +80,7 @@ def layer_bytes(job, plan, stack):
 # ------------------------------------------------------------------------------------ Korthikanti et al., 2022
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("b", [1, 4])
 @pytest.mark.parametrize("t", [1, 2, 8])
 @pytest.mark.parametrize(
@@ -410,6 +411,7 @@ def test_kinds_add_up_and_the_framework_comes_on_top(machine):
     assert found.stages[:FRAMEWORK].sum(axis=0).max(axis=0) == pytest.approx(found.allocated)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["dp8", "dp8-z3"])
 def test_narrow_copies_come_on_top_of_the_casts_of_weights(strategy):
@@ -523,6 +525,7 @@ def test_a_service_is_told_how_many_requests_fit():
     assert any(re.match(r"on \d+ devices tp\d+", sentence) for sentence in sentences)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "requests"), [("tp8", 2**20), ("tp8-sp", 4096), ("tp8-pp4", 2048)])
 def test_the_most_requests_are_found_among_many(strategy, requests):

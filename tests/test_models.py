@@ -64,6 +64,7 @@ PRINTED = [
     ("vit-60b", 60.41e9, 0.02e9), ("vit-120b", 120.8e9, 0.05e9), ("gpt4-1.8t", 1815.5e9, 0.5e9),
     ("gpt3-5b", 5e9, 0.5e9), ("gpt3-20b", 20e9, 0.6e9), ("nemotron3-8b", 8e9, 0.6e9), ("nemotron3-22b", 22e9, 0.8e9),
     ("nemotron4-340b", 331.6e9 + 9.4e9, 0.1e9), ("nemotron3-nano-30b-a3b", 31.6e9, 0.05e9),
+    ("nemotron3-super-120b-a12b", 120e9, 1e9), ("nemotron3-ultra-550b-a55b", 550e9, 1e9),  # as their names say
     ("palm-540b", 540.35e9, 0.01e9),
     ("glm-5", 744e9, 0.5e9), ("minimax-m2", 229e9, 0.5e9),
     ("qwen3.5-397b-a17b", 397e9 - 0.447e9, 0.5e9),  # its vision tower left out

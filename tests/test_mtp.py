@@ -65,6 +65,7 @@ def test_operations_are_those_of_a_layer_the_projection_and_one_more_head():
     assert done[1] / done[0] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", PLANS)
 def test_each_lengthens_the_step_by_its_operations_at_least(strategy):
@@ -143,6 +144,7 @@ def test_softmaxes_of_all_losses_wait_for_the_backward_pass():
         assert heads == {float(base["head"][0]) + k * 4 * 512 * 32000}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "software"),

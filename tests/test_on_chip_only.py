@@ -95,6 +95,7 @@ def test_a_sweep_over_memories_and_none_is_each_by_itself():
     assert together.memory_capacity == pytest.approx([one.memory_capacity[0] for one in alone])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("template", ["reference-serving", "chip-h100", "chip-v100", "mcm", "waferscale"])
 def test_any_generated_template_can_do_without(template):
     devices = {"mcm": 4, "waferscale": 20}.get(template, 8)

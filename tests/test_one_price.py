@@ -39,6 +39,7 @@ def same(one, other):
         np.testing.assert_allclose(mine, its, rtol=1e-12, atol=1e-30)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_product_costs_the_same(device, size):

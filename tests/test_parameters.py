@@ -52,6 +52,7 @@ def test_paths_and_values_are_those_of_the_scenario(template):
     np.testing.assert_equal(figures(same), figures(crossflow.evaluate(case)))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("template", CASES)
 def test_numbers_left_out_change_nothing(template):

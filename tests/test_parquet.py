@@ -90,6 +90,7 @@ def test_other_readers_find_numbers_and_words(columns):
     assert columns.to_frame().equals(frame)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("after", [1, 4, 6])
 def test_stopped_and_resumed_it_is_the_same_file(columns, tmp_path, after):
     class Killed(BaseException):

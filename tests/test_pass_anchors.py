@@ -10,6 +10,7 @@ from crossflow.base.files import Document
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.plan import Plan
+from crossflow.program.groups import ExpertGroup
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
@@ -22,9 +23,9 @@ FUSED = ["softmax", "activation", "residual", "norm", "rotary", "loss"]
 E = 2.0  # bytes of a number
 
 
-def kernels(plan=None, like="megatron-core", fused=None, *, dropout=False, task="training", context=0, **changes):
+def kernels(plan=None, like="megatron-core", fused=None, *, dropout=False, task="training", context=0, written=1, **changes):
     spec = TransformerSpec.model_validate({name: value for name, value in {**MODEL, **changes}.items() if value is not None})
-    job = Job(model=spec.transformer(), dtype=spec.dtype, task=task, context=context, dropout=dropout)
+    job = Job(model=spec.transformer(), dtype=spec.dtype, task=task, context=context, written=written, dropout=dropout)
     own = {"like": like} if fused is None else {"like": like, "fused": fused, "fused_half": []}
     return block_kernels(job, Layout.of([plan or Plan()], np.full(1, 64.0), 8), load_stack(Document(file="s", data=own))[0])
 
@@ -70,12 +71,14 @@ def test_a_ring_merges_the_results_of_its_steps(causal, share):
 
 GELU = {"gated": False, "biases": False}
 ACTIVATIONS = [
-    # of each element of the inner layer: numbers forward and backward, launches of both, which are as many but for the bias's sum
+    # of each element of the inner layer: numbers forward and backward, launches of both
     (GELU, FUSED, 2, 3, 1, 1),  # r1 w1, backward r2 w1
     ({**GELU, "biases": True}, FUSED, 2, 4, 1, 2),  # and the bias's gradient r1
-    ({**GELU, "biases": True}, FUSED[2:], 4, 4, 2, 3),  # the bias by itself r1 w1
+    ({**GELU, "biases": True}, FUSED[2:], 4, 4, 2, 2),  # the bias by itself r1 w1, whose gradient is passed on as it is
     ({"gated": True}, FUSED, 3, 5, 1, 1),  # r2 w1, backward r3 w2
-    ({"gated": True}, FUSED[2:], 5, 9, 2, 2),  # silu by itself r1 w1, backward r2 w2
+    ({"gated": True, "biases": True}, FUSED, 3, 7, 1, 2),  # and the gradient of a bias of both branches r2
+    ({"gated": True}, FUSED[2:], 5, 9, 2, 3),  # silu by itself r1 w1, backward r2 w1 for either factor and for silu
+    ({"gated": True, "biases": True}, FUSED[2:], 9, 11, 3, 4),  # the bias of both by itself r2 w2, its gradient r2
 ]
 
 
@@ -186,3 +189,31 @@ def test_sums_of_earlier_layers(block, sources):
     found = passes("0.1.mlp", residual_block=block)
     assert ("forward", (sources + 1) * own * E, 8.0 * own * sources, 1) in found
     assert ("input", (4 * sources + 1) * own * E, 20.0 * own * sources, 2) in found
+
+
+@pytest.mark.parametrize(("fused", "forward", "backward", "launches"), [(FUSED, 8, 14, (3, 5)), (FUSED[:3], 16, 22, (9, 11))])
+def test_what_predicts_a_further_token_joins_two_inputs(fused, forward, backward, launches):
+    """Two norms r1 w1 (r3 w3 in eager code) and one vector of both r2 w2; backward each norm once more, r2 w1, and the vector r2 w2."""
+    own = TOKENS * HIDDEN
+    found = passes("1.0.embedding", fused=fused, mtp_layers=1)
+    assert found[:2] == [("forward", forward * own * E, 16.0 * own, launches[0]), ("input", backward * own * E, 32.0 * own, launches[1])]
+
+
+@pytest.mark.parametrize("written", [1, 3])
+def test_written_tokens_read_a_state_once_and_write_it_after_each(written):
+    """A state of 32 heads with 128 x 128 numbers, and three tokens that a convolution of four looks back at; 7 operations of each number.
+    The 2 x 16 x 128 + 32 x 128 channels of a token pass the convolution r1 w1, beside a gate r1 and the output w1 of 32 x 128.
+    """
+    mixed, inner = 2 * 16 * 128 + 32 * 128, 32 * 128
+    found = passes("0.0.ssm", like="vllm", task="decode", context=TOKENS, written=written, ssm=GATED, heads=None, positions=None)
+    assert ("forward", (1 + written) * (inner * 128 + 3 * mixed) * E, 7.0 * written * inner * 128, 2) in found
+    assert ("forward", written * (2 * mixed + 2 * inner) * E, (8.0 + 4.0) * written * mixed, 0) in found
+
+
+@pytest.mark.parametrize(("dtype", "there"), [("fp8", 1), ("bf16", 2)])
+def test_tokens_travel_to_experts_in_the_type_of_their_products_and_back_in_full_width(dtype, there):
+    found = kernels(Plan(ep=4, dp=4), "sglang", task="prefill", dtype=dtype, experts={"count": 8, "active": 2})
+    groups = {one.group.back: one.group for one in found.program.messages if isinstance(one.group, ExpertGroup)}
+    assert {back: (float(one.row[0]), float(one.token[0])) for back, one in groups.items()} == {
+        False: (HIDDEN * E, HIDDEN * there), True: (HIDDEN * E, HIDDEN * E),
+    }  # fmt: skip

@@ -530,6 +530,7 @@ def random_mesh(seed):
     return node, nodes, sizes
 
 
+@pytest.mark.cases(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
 @pytest.mark.parametrize("seed", range(fewer(60, 16)))
@@ -553,6 +554,7 @@ def ranks_of_stages(plan):
     return np.moveaxis(mesh, plan.placement[::-1].index("pp"), 0).reshape(plan.pp, -1)
 
 
+@pytest.mark.cases(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS, ids="-".join)
 @pytest.mark.parametrize("seed", range(fewer(60, 16)))

@@ -171,6 +171,7 @@ def test_a_wide_axis_is_logarithmic_unless_the_study_says_otherwise():
     assert [shown(scale=scale).y.log for scale in (None, "log")] == [False, True]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("over", ["line", "series", "first"])
 def test_speedups_are_over_what_the_study_asks(over):
     second = shown(speedup=over).panels[0].series[1]

@@ -155,6 +155,7 @@ def test_pools_that_make_no_sense_are_refused(change, told):
     assert told in str(error.value)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("pool", ["dgx-a100", "dgx-b200"])
 def test_no_more_prompts_are_answered_than_workers_read(pool):
     """Capacity of the readers, and Little's law: requests in flight are the rate times the time of a request."""

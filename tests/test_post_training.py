@@ -268,6 +268,7 @@ TRAVELS = {
 }
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("case", TRAVELS)
 def test_weights_travel_as_they_do_by_hand(case, monkeypatch):
     plan, engine, apart, wanted, share, size, inside = TRAVELS[case]

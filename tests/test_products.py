@@ -28,6 +28,7 @@ def time(request):
     return lambda m, n, k: graph_times(found, stack_of(framework), dtype, np.stack([m, n, k]))
 
 
+@pytest.mark.cases(7)
 @pytest.mark.slow
 def test_more_work_never_takes_less(time):
     """A library that takes its tile by the rows alone may gain where more rows take another tile: there only deeper and wider is told."""

@@ -515,6 +515,7 @@ def test_causal_attention_counts_the_keys_that_queries_see(tmp_path, seen, share
     assert step(True, seen).flops[0] == pytest.approx(share * full, rel=2e-4)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "system"), [("fp8", "dgx-h100"), ("mxfp8", "dgx-b200"), ("bf16", "dgx-h100")])
 def test_events_of_a_transformer_cost_the_same_in_a_program(tmp_path, dtype, system):
@@ -539,6 +540,7 @@ def time_alone(kernel, dtype, node, folder):
     return float(score.step_time[0] - score.breakdown["other"][0])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "strategy"),

@@ -2,6 +2,8 @@
 """Rates that makers and submitters publish, as tables of `validate`: every row is predicted as `predict` does, or skipped with the reason."""
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import crossflow
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation import published
 from crossflow.evidence.validation.comparison import validate
-from crossflow.evidence.validation.published import mlperf_run, mlperf_table, torchtitan_table
+from crossflow.evidence.validation.published import accelerators_table, maxtext_table, mlperf_run, mlperf_table, torchtitan_table
+from crossflow.evidence.validation.serving import accelerators_serving_table, system_of
 from crossflow.evidence.validation.serving_models import preset_of
 from crossflow.evidence.validation.tables import read_rows, shipped
 
@@ -38,6 +41,34 @@ def test_a_row_of_mlperf_is_predicted_as_predict_does(read):
     )  # fmt: skip
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
     assert (table.groups["source"], table.groups["scale"]) == (["MLPerf 4.1"], ["129 to 1,024 devices"])
+
+
+def test_a_row_of_a_recommendation_model_has_the_layout_of_its_software(read):
+    table = read("mlperf_training", MLPERF + "a,4.0,X,h100-80gb,16,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n")
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "h100-ib-cluster", "nodes": 2}, "strategy": "dense ddp, embedding (mp-columns, mp)", "software": "hugectr",
+            "workload": {
+                "model": "dlrm-dcnv2", "global_batch": 55296, "dtype": "fp16",
+                "exchange": {"forward": "fp16", "backward": "fp16", "indices": "int32"},
+            },
+        }
+    )  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+    assert table.groups["kind"] == ["training of recommendation models"]
+
+
+def test_gpus_that_nvlink_joins_are_a_node_of_a_recommendation_model(read, tmp_path):
+    read("mlperf_training", MLPERF + "a,5.0,X,gb200,64,4,dlrm_dcnv2,135168,,,,,,,,,,0,0.004\n")
+    (row,) = read_rows(tmp_path / "mlperf_training.csv", ())
+    data = mlperf_run(tmp_path / "mlperf_training.csv", row).data
+    assert (data["system"]["devices_per_node"], data["system"]["nodes"]) == (64, 1)
+    assert data["strategy"] == "dense ddp, embedding mp"
+
+
+def test_a_layout_of_a_recommendation_model_is_refused_in_a_row(read):
+    table = read("mlperf_training", MLPERF + "a,4.0,X,h100-80gb,16,8,dlrm_dcnv2,55296,,,,,,,,,fp8,0,0.004\n")
+    assert list(table.skipped) == ["precision of a recommendation model: its layout and number formats are those of published.yaml"]
 
 
 def test_a_published_rate_is_a_time_of_a_step_in_domains_of_nvlink(read):
@@ -109,13 +140,11 @@ def test_rates_of_torchtitan():
 
 def test_rows_that_cannot_be_predicted_are_skipped_with_the_reason(read):
     rows = (
-        "a,4.0,X,h100-80gb,8,8,dlrm_dcnv2,55296,,,,,,,,,,0,0.004\n"
         "b,4.0,X,z900,8,8,gpt3,8,1,2048,8,1,1,,1,1,fp8,0,1\n"
         "c,4.0,X,h100-80gb,8,8,gpt3,8,1,2048,3,1,1,,1,2,fp8,0,1\n"
         "d,4.0,X,h100-80gb,8,8,gpt3,7,1,2048,4,1,1,,1,2,fp8,0,1\n"
     )
     assert dict(read("mlperf_training", MLPERF + rows).skipped) == {
-        "dlrm_dcnv2: the row does not say how tables are sharded, and the model's cross layers have no file": 1,
         "no system for 'z900'": 1,
         "tp x cp x pp = 3 does not divide gpus = 8": 1,
         "cannot be divided: strategy tp4-dp2-z1-sp: global_batch = 7 is not divisible by dp x micro_batch = 2 x 1": 1,
@@ -186,12 +215,12 @@ def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
     """Of one request a user all are the last, of ten a tenth; in between the prompts of all others are read once."""
     runs = [("anywhere", "9"), ("nvidia-gap-analysis", "1.0"), ("nvidia-gap-analysis", "0.5.6.post2")]
     rows = [
-        f"a,{source},{engine},{version},Qwen3-32B,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n"
+        f"a,{source},{engine},{version},meta-llama/Llama-2-13b-hf,h100-80gb,agg,1000,200,64,,2,1,bf16,500,20\n"
         for (source, version), engine in zip(runs, ("vllm", "vllm", "sglang"), strict=True)
     ]
     table = read("serving", RUNS + "".join(rows))
     steady, ten, mixed = (time for kind, time in zip(table.groups["figure"], table.predicted, strict=True) if kind != "first token")
-    workload = {"model": "qwen3-32b", "dtype": "bf16", "prompt": 1000, "output": 200}
+    workload = {"model": "llama2-13b", "dtype": "bf16", "prompt": 1000, "output": 200}
     made = {"system": {"template": "dgx-h100", "devices": 2}, "strategy": "tp2"}
     for software, among, times in (("vllm", steady, (10, ten)), ("sglang", None, (10, mixed))):
         stack = {**made, "software": software}
@@ -201,6 +230,26 @@ def test_the_last_requests_of_a_run_see_half_of_the_prompts(read):
         writing = {**workload, "task": "decode", "global_batch": round(decoding)}
         alone = crossflow.predict(crossflow.from_dict({**stack, "workload": writing})).step_time
         assert (mean - times[1]) * times[0] == pytest.approx((mean - alone) / 2, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("a,{},h100-80gb,0,llama-3.1-8b,1,1,fp8,1000,100,8,,,,100,\n", "gpus: expected a positive whole number, got '0'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,x,100,8,,,,100,\n", "input: expected a positive whole number, got 'x'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,many,,,,100,\n", "expected max or a positive whole number, got 'many'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,8,,,,0,\n", "tokens_per_s: expected a number above zero, got '0'"),
+        ("a,{},h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,8,,,nan,,\n", "e2e_s: expected a number above zero, got 'nan'"),
+    ],
+)
+def test_a_cell_of_a_served_row_that_cannot_be_is_named(read, row, told):
+    with pytest.raises(CrossflowError, match=re.escape(told)):
+        read("serving_latency", SERVED + row.format("vllm"))
+
+
+def test_a_row_of_an_unknown_engine_is_left_out(read):
+    row = "a,zzz,h100-80gb,1,llama-3.1-8b,1,1,fp8,1000,100,8,,,,100,\n"
+    assert read("serving_latency", SERVED + row).skipped == Counter({"no software for engine 'zzz'": 1})
 
 
 def test_a_checkpoint_of_a_maker_has_scales_of_blocks_and_nvidias_one_a_tensor(read):
@@ -288,3 +337,97 @@ def test_submissions_of_mlperf_fit():
     ]  # fmt: skip
     assert len(told) >= 3
     assert set(told) == {True}
+
+
+def test_a_rate_of_maxtext_is_of_slices_that_are_replicas(read):
+    """Two slices of 64 v5p, whose four tensor ranks leave 16 ranks of each that share weights out; what it keeps is known."""
+    header = BRIDGE.replace("\n", ",checkpoint\n")
+    row = "a,24.1,Pre-Training,MaxText 32B,v5p-128,128,BF16,896,28,2048,4,1,1,1,1,,16,1487.3,minimal\n"
+    table = read("maxtext_training", header + row)
+    model = {"model": "transformer", "layers": 32, "hidden": 8192, "heads": 64, "head_dim": 128, "ffn": 28672, "vocabulary": 32000}
+    made = crossflow.from_dict(
+        {
+            "system": {"template": "tpu-v5p-pod", "devices_per_node": 64, "nodes": 2},
+            "workload": {**model, "global_batch": 896, "sequence": 2048, "dtype": "bf16"},
+            "strategy": {"tp": 4, "dp": 32, "zero": 3, "shard_group": 16, "micro_batch": 28, "sequence_parallel": True},
+            "software": {"like": "maxtext", "recomputed": ["norm", "activation"]},
+        }
+    )  # fmt: skip
+    assert table.predicted.tolist() == [crossflow.predict(made).step_time]
+    assert table.groups["device"] == ["tpu-v5p"]
+
+
+def test_operations_of_a_token_are_those_that_maxtext_counts():
+    """Rates that are printed in Tflop/s are divided by the operations of the model as it is predicted, scores under the mask included."""
+    found = [row for row in read_rows(shipped() / "maxtext_training.csv", published.PUBLISHED) if row["printed_tflops"]]
+    assert len(found) == 46
+    for row in found:
+        data = published.maxtext_run(shipped(), row).data
+        data["workload"]["causal"] = False
+        model = crossflow.from_dict({**data, "system": "tpu-v4-pod", "strategy": "dp64", "software": "ideal"}).job().model
+        operations = 3.0 * model.forward_flops() / int(row["seq"]) * float(row["tokens_per_s_gpu"])
+        assert operations / 1e12 == pytest.approx(float(row["printed_tflops"]), rel=2e-3)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_rates_of_maxtext():
+    """Nothing was fitted to dense models."""
+    table = maxtext_table(shipped())
+    off = np.abs(table.predicted / table.measured - 1)
+    dense = np.array(["dense" in kind for kind in table.groups["kind"]])
+    assert (dense.sum(), (~dense).sum()) == (67, 8)
+    assert np.median(off[dense]) < 0.13
+    assert off.max() < 0.5
+    assert not table.skipped
+
+
+# ------------------------------------------------------------------------------------------ chips of other makers
+
+
+def test_every_run_of_other_makers_chips_is_predicted_with_their_software():
+    table = accelerators_table(shipped())
+    assert table.skipped == Counter()
+    told = dict(zip(table.groups["device"], table.groups["stack"], strict=True))
+    assert (told["mi355x"], told["gaudi2"], told["trainium"]) == ("nemo", "optimum-habana", "neuron")
+    assert set(table.groups["maker"]) == {"AMD", "Intel", "AWS"}
+    assert {"MLPerf 5.1", "AWS Neuron 2.24"} <= set(table.groups["source"])
+    assert table.fits.all()
+
+
+def test_runs_of_intel_compute_again_what_their_scripts_say():
+    file = shipped() / "accelerators_training.csv"
+    runs = {row["id"]: mlperf_run(file, row).data["strategy"] for row in read_rows(file, ())}
+    gpt3, lora = runs["mlperf3.1-intel-gaudi2-n48-gpt3"], runs["mlperf4.0-intel-gaudi2-lora"]
+    assert (gpt3["recompute"], gpt3["tp"], gpt3["pp"], gpt3["dp"]) == ("selective", 8, 6, 8)
+    assert (lora["recompute"], lora["zero"], lora["dp"]) == ("full", 3, 8)
+
+
+LATENCY_HEADER = (
+    "source,engine,device,gpus,model,tp,pp,precision,input,output,batch_or_concurrency,ttft_ms,itl_ms,e2e_s,tokens_per_s,{}note\n"
+)
+
+
+def served(tmp_path, rows, more=""):
+    (tmp_path / "accelerators_serving.csv").write_text(LATENCY_HEADER.format(more) + rows)
+    return accelerators_serving_table(tmp_path).predicted
+
+
+def test_an_engine_takes_as_many_requests_as_a_row_says_and_ends_when_they_do(tmp_path):
+    """Of so few requests that all are written together, the time is that of a batch over the tokens it writes."""
+    many = "s,vllm,mi300x,8,llama-3.1-70b,8,1,fp8,128,256,max,,,,1,{},\n"
+    batch = "s,vllm,mi300x,8,llama-3.1-70b,8,1,fp8,128,256,64,,,1,,{}\n"
+    together = served(tmp_path, many.format("64,"), "requests,")
+    alone = served(tmp_path, batch.format(",,"), "requests,")
+    assert together[0] == pytest.approx(alone[0] / (64 * 256), rel=0.03)
+    assert served(tmp_path, many.format("512,"), "requests,")[0] < 0.6 * together[0]
+
+
+def test_a_cache_is_kept_in_the_type_that_a_row_says(tmp_path):
+    row = "s,vllm,mi300x,8,llama-3.1-70b,8,1,fp8,4096,256,128,,,1,,{}\n"
+    wide, narrow = (served(tmp_path, row.format(kept), "cache,")[0] for kept in ("fp16,", ","))
+    assert wide > 1.02 * narrow
+
+
+def test_servers_of_aws_are_named_after_their_instances():
+    assert (system_of("trainium"), system_of("trainium2"), system_of("gaudi3")) == ("trn1-node", "trn2-node", "gaudi3-node")

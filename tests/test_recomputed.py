@@ -17,6 +17,7 @@ def activations(prediction):
     return float(prediction.score.memory["activations"][0])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("model", "module", "elements"),
     [

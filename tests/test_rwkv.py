@@ -74,6 +74,16 @@ def test_operations_of_time_mixing_by_hand(ssm, products, states):
     assert whole.part_flops(whole.layers[0].parts[0], 100) == 100 * (2 * products + 2 * states * 16 * 64 * 64)
 
 
+def test_products_read_the_mixtures_that_are_theirs():
+    """Numbers of a token that each product reads: r, k, v and g a mixture each; latents those of the product before, five of mixtures."""
+    time, channel = made(ssm={**FINCH, "mix_rank": 48}).workload.transformer().layers[0].parts
+    assert {matrix.name: (matrix.k, matrix.n, matrix.inputs) for matrix in time.matrices} == {
+        "input": (H, 4 * H, 4 * H), "mix_down": (H, 5 * 48, 0), "mix_up": (48, 5 * H, 5 * 48), "decay_down": (H, 64, H),
+        "decay_up": (64, H, 64), "output": (H, H, 0),
+    }  # fmt: skip
+    assert [matrix.inputs for matrix in channel.matrices] == [H, 0, 0]
+
+
 def test_a_service_keeps_states_and_two_tokens():
     """Of a request in each layer 16 states of 64 x 64 in fp32, and a token for each of the two mixings, whatever its length."""
     held = [
@@ -114,6 +124,7 @@ def test_tokens_are_mixed_by_hand():
     assert moved["rwkv7"] >= {5.0 + 6, 5.0 + 1}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("strategy", ["dp8-z3-full", "tp8-sp", "tp2-dp4", "cp2-dp4", "pp4-dp2"])
 def test_strategies_divide_them(strategy):
     for ssm in (EAGLE, FINCH, GOOSE):

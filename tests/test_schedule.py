@@ -122,6 +122,7 @@ def test_no_stream_runs_two_tasks_at_once(program):
         assert all(start[later] >= end[earlier] for earlier, later in itertools.pairwise(mine))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_models_schedule_agrees_with_the_event_simulation(lstm, strategy):
     graph = transform(lstm(strategy).graph().unrolled, graph_mesh(strategy))

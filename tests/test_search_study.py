@@ -308,6 +308,7 @@ def test_finished_searches_are_told_again_from_their_files(swept, monkeypatch):
     assert all(list(again.view.columns[name]) == list(values) for name, values in swept.view.columns.items() if name == "search")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("setting", ["searches.random.seed=3", "space.strategy=[d8]", "objectives=[energy_j]"])
 def test_a_changed_search_does_not_go_on_from_old_points(swept, tmp_path, setting):
     (tmp_path / "points.jsonl").write_bytes((swept.out / "points.jsonl").read_bytes())

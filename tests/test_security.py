@@ -36,6 +36,7 @@ ALLOWED = {
     ("evidence/validation/dropping.py", "yaml.load"): "a safe loader, of files of the package",
     ("evidence/validation/kept.py", "pickle.loads"): "tables that the same script has kept, in a folder that its user names",
     ("evidence/torch/huggingface.py", "importlib.util.find_spec"): OWN_NAMES,
+    ("evidence/emulation/checkpoints.py", "pickle.loads"): "plans of checkpoints that the same process has packed",
     ("evidence/emulation/link.py", "ctypes.CDLL"): "the C library of the system",
     ("base/platforms.py", "importlib.import_module"): OWN_NAMES,
     ("base/results.py", "importlib.import_module"): OWN_NAMES,

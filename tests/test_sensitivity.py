@@ -132,6 +132,7 @@ def test_units_of_types_that_nothing_computes_in_are_no_levers(dtype, idle):
     assert all(effect.surprise is None for effect in of_16_bits)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("dtype", ["fp8", "fp16", "bf16", "tf32"])
 @pytest.mark.parametrize(
     ("workload", "wide"),

@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.evaluation.replay_statistics import confidence, half_of_mean, mean_inside, phases, spread
 from crossflow.answers.evaluation.replaying import engines_of, replayed_scenario
+from crossflow.answers.service.served import StreamedRequests, _halves
 from crossflow.base.errors import CrossflowError
 from crossflow.engine.runs.rounds import layers_read
 from crossflow.workload.requests.record import RequestTrace
@@ -164,6 +166,7 @@ def test_equal_requests_have_the_times_of_the_closed_form_on_pipeline_stages_too
         assert served.latency["ttft_s"]["p99"] == pytest.approx(closed["ttft_p99_s"], rel=0.15)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("stages", "steps", "room", "ratio", "rate"), [(2, 1, 3, 1.0, 0.8), (4, 1, 1, 3.0, 0.3), (4, 3, 1, 2.5, 0.1)])
 def test_the_fullest_microbatch_reads_what_rounds_one_by_one_have(stages, steps, room, ratio, rate):
     """Rounds drawn one after the other, each with the Poisson arrivals of the one before, dealt to microbatches."""
@@ -203,6 +206,7 @@ def test_users_who_begin_together_stay_together_where_their_requests_are_equal(s
     assert served.found.times["ttft"][late].mean() == pytest.approx(closed["ttft_s"], rel=first)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("strategy", "users", "prompt", "output"),
     [("tp2", 4, 5000, 50), ("tp2", 8, 3000, 200), ("tp1-pp2", 8, 3000, 200), ("tp2", 1, 5000, 50)],
@@ -362,6 +366,31 @@ def test_targets_are_counted_by_class():
     assert found.goodput == pytest.approx(found.attained * found.requests_per_second)
 
 
+def test_running_statistics_know_what_gave_way_targets_and_the_energy_of_rest():
+    """Of two engines with little room, of which one class has targets for both of its times."""
+    classes = [{"name": "fast", "targets": {"ttft": "60 ms", "tpot": "12 ms"}, "weight": 1}, {"name": "slow", "weight": 3}]
+    system = {"template": "dgx-h100", "devices": 2}
+    asked = DRAWN | {"arrivals": {"law": "poisson", "rate": "60 1/s"}, "count": 120, "classes": classes}
+    given = scenario(asked, "tp1-dp2", {"like": "vllm", "engine": {"memory": 0.25}}, system)
+    whole, found = (crossflow.serve(given, stream=stream) for stream in (False, True))
+    assert found.preemptions == whole.preemptions > 0
+    assert (found.met, found.energy) == (whole.met, pytest.approx(whole.energy))
+    assert 0.0 < found.attained == whole.attained < 1.0
+    for one, other in zip(found.classes, whole.classes, strict=True):
+        assert (one["name"], one["requests"], one["attained"], one["targets"]) == tuple(
+            other[key] for key in ("name", "requests", "attained", "targets")
+        )
+
+
+def test_requests_that_wait_or_are_in_engines_are_those_of_all_times():
+    """Over the run as many request-seconds as requests wait, and as they are in the service."""
+    found = crossflow.serve(scenario(DRAWN | {"arrivals": {"law": "poisson", "rate": "60 1/s"}}))
+    width = found.span / len(found.series["time_s"])
+    for name, times in (("requests", found.found.last - found.found.arrival), ("waiting", found.found.begun - found.found.arrival)):
+        assert found.series[name].sum() * width == pytest.approx(times.sum())
+    assert found.series["waiting"].max() > 1.0
+
+
 @pytest.mark.thorough
 def test_conversations_find_their_history_in_the_cache():
     turns = {"turns": 4, "think": "1 s"}
@@ -400,6 +429,7 @@ def test_a_second_tier_keeps_what_the_cache_gives_up():
     assert size == pytest.approx(32 * 2 * 8 * 128 * 2)  # layers x keys and values x heads x elements x bytes of Llama 3 8B
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("key", ["router", "cache_tokens", "host_cache", "preemption_mode"])
 def test_a_steady_state_says_that_keys_of_a_replay_change_nothing(key):
     value = {
@@ -512,6 +542,50 @@ def test_files_are_written(file, tmp_path, capsys):
     capsys.readouterr()
     assert main(["serve", str(file), "-o", str(tmp_path / "x.txt")]) == 2
     assert "a picture ends in .png or .svg" in capsys.readouterr().err
+
+
+def test_the_picture_shows_series_and_shares_of_requests():
+    """Shares in per cent; of every class the part of its requests that took at most so long, up to all."""
+    classes = [{"name": "chat", "targets": {"ttft": "300 ms"}, "weight": 1}, {"name": "batch", "weight": 1}]
+    found = crossflow.serve(scenario({**DRAWN, "count": 60, "classes": classes}))
+    axes, series = found.plot().figure.axes, found.series
+    lines = {line.get_label(): line.get_ydata() for axis in axes[:5] for line in axis.lines}
+    for name, share in (("engines busy", "busy"), ("cache in use", "cache_use")):
+        assert lines[name] == pytest.approx(100.0 * series[share])
+    assert lines["waiting"] == pytest.approx(series["waiting"])
+    assert [axis.get_ylabel() for axis in axes[:4]] == ["requests / s", "requests", "tokens / s", "share [%]"]
+    for axis, name in zip(axes[5:], ("ttft", "tpot", "e2e"), strict=True):
+        mine = {line.get_label(): line for line in axis.lines}
+        for i, one in enumerate(("chat", "batch")):
+            times = np.sort(found.times[name][found.found.kind == i])
+            assert mine[one].get_xdata() == pytest.approx(times)
+            assert mine[one].get_ydata() == pytest.approx(100.0 * np.arange(1, len(times) + 1) / len(times))
+        assert axis.get_ylim() == (0.0, 102.0)
+        targets = [line.get_xdata()[0] for label, line in mine.items() if label not in ("chat", "batch")]
+        assert targets == ([0.3] if name == "ttft" else [])
+
+
+@pytest.mark.parametrize(("last", "batches", "grows"), [(2.4, 20, False), (2.6, 20, True), (2.6, 19, False)])
+def test_a_queue_grows_where_the_last_first_tokens_take_half_as_long_again_and_a_second_more(last, batches, grows):
+    """As those in the middle, which take a second: longer than 1.5 + 1; a few batches tell nothing."""
+    whole = [SimpleNamespace(mean=1.0) for _ in range(batches - 2)] + [SimpleNamespace(mean=last) for _ in range(2)]
+    tally = SimpleNamespace(times={"ttft": SimpleNamespace(whole=whole)}, end=9.0, arrived=7.5)
+    found = StreamedRequests.phases.func(SimpleNamespace(_tally=tally))
+    assert (found.grows, found.emptied) == (grows, 1.5)
+
+
+def test_percentiles_of_batches_are_known_where_five_requests_lie_beyond_them():
+    """Of batches of 80, 8 are beyond p90 and 4 beyond p95."""
+    times = np.random.default_rng(0).uniform(1.0, 2.0, 20)
+    found = _halves(
+        SimpleNamespace(size=80, whole=[SimpleNamespace(mean=one, quantile=lambda share, one=one: one * share) for one in times])
+    )
+    assert {name: half is None for name, half in found.items()} == {"mean": False, "p50": False, "p90": False, "p95": True, "p99": True}
+
+
+def test_tokens_that_were_computed_are_those_of_all_kinds_of_engines():
+    kinds = [SimpleNamespace(read=100.0, written=7.0), SimpleNamespace(read=30.0, written=0.0)]
+    assert StreamedRequests.computed.fget(SimpleNamespace(_tally=SimpleNamespace(kinds=kinds))) == 137.0
 
 
 def test_percentiles_weigh_values():

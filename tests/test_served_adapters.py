@@ -107,6 +107,7 @@ def test_memory_holds_as_many_adapters_as_there_are_slots(strategy, ranks):
     assert all_ - plain == pytest.approx(64 * 2 * OWN / ranks, rel=1e-9)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["vllm", "tensorrt-llm"])
 @pytest.mark.parametrize(("pages", "slots"), [(10**6, 4), (150, 4), (10**6, 1), (10**6, 12)])
 def test_jumps_with_slots_of_adapters_are_what_single_steps_are(kind, pages, slots):

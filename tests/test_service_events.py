@@ -79,6 +79,7 @@ def test_jumps_are_what_single_steps_are(kind, whole, rate, pages, requests):
         assert found.evicted.sum() > 3  # the case is one of a cache that is too small
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize(("pace", "page", "pages"), [(2.533, 16, 10**6), (2.533, 16, 150), (3.0, 1, 2000), (1.3, 4, 500)])
 def test_jumps_with_speculation_are_what_single_steps_are(kind, pace, page, pages):
@@ -241,6 +242,7 @@ def test_requests_that_come_together_begin_together(kind):
     assert found.last == pytest.approx([each.last for each in items], rel=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", POLICIES)
 def test_tokens_and_time_are_conserved(kind):
     trace = poisson(20.0, 600)
@@ -456,6 +458,7 @@ def test_two_conversations_find_more_in_a_cache_that_holds_one():
     assert hits == {"arrival": 0, "prefix": 38 * 192}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("queue", ["prefix", "output"])
 @pytest.mark.parametrize(("pages", "chunk", "ahead"), [(400, 512, False), (240, 2048, False), (10**5, 512, True)])
 def test_jumps_of_sorted_queues_are_what_single_steps_are(queue, pages, chunk, ahead):

@@ -40,6 +40,7 @@ def figures(*args, **workload):
     return {name: float(value[0]) for name, value in score.serving.items()} | {"step": float(score.step_time[0])}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "more", [{}, {"serving": {"chunk": 512}}, {"global_batch": 900}, {"serving": {"prefix_hits": 0.5}}, {"prompt": 30000}]
 )
@@ -297,6 +298,7 @@ def test_stages_need_not_divide_the_requests_in_flight():
     assert few == pytest.approx(3 * figures("pp4", 4, global_batch=1)["output_throughput_tokens_per_s"], rel=0.1)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("replicas", "users"), [(2, 1), (4, 3)])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_of_fewer_requests_than_replicas_each_is_alone_and_the_other_replicas_rest(replicas, users, stages):
@@ -351,6 +353,7 @@ def test_engines_differ_by_who_launches_and_who_adds_up():
     assert figures("tp8", 8, library, global_batch=1)["tpot_s"] == of_year[2]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_service_executes_what_its_model_needs(seed):
     """MFU <= HFU, also where the head is most of the work: the last token of every piece of a prompt passes it too."""
@@ -456,6 +459,7 @@ def test_a_step_takes_the_longer_of_device_and_host_or_both():
     assert beside["tpot_s"] == pytest.approx(max(plain, 5e-3 + 1e-3 * beside["requests_decoding"]), rel=0.01)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("what", "strategy", "more"),
     [
@@ -471,6 +475,35 @@ def test_an_engine_prepares_steps_one_after_the_other_with_what_its_stack_says(w
     assert one < 0.9 * other
     assert hosts(falls_back=[what], strategy=strategy, **more)["tpot_s"] == other
     assert hosts(falls_back=others, strategy=strategy, **more)["tpot_s"] == one
+
+
+def test_the_likeliest_tokens_are_found_among_all_logits_of_each_request_that_writes():
+    """By hand: 1 ns for each of 32,000 words, of a request or of each of its four tokens that are checked, however the engine schedules."""
+    lengths = {"prompt": 64, "output": 1000, "vocabulary": 32000}
+
+    def step(asked, asynchronous=True, **more):
+        stack = {"like": "vllm", "engine": {"selecting": "1 ns", "asynchronous": asynchronous}}
+        return figures(software=stack, **lengths, serving={"likeliest": asked, **more})
+
+    plain, asked = step(False), step(True)
+    assert asked["tpot_s"] - plain["tpot_s"] == pytest.approx(asked["requests_decoding"] * 32e-6, rel=0.01)
+    assert step(True, False)["step"] - step(False, False)["step"] == pytest.approx(asked["step"] - plain["step"], rel=1e-3)
+    guessing = guesses()["serving"]
+    more = step(True, **guessing)["step"] - step(False, **guessing)["step"]
+    assert more == pytest.approx(4 * (asked["step"] - plain["step"]), rel=0.05)
+
+
+def test_workers_for_prompts_draw_the_first_token_on_the_device():
+    def served(asked):
+        serving = {"likeliest": asked, "prefill": {"workers": 1, "strategy": "tp8"}}
+        stack = {"like": "vllm", "engine": {"selecting": "100 ns"}}
+        workload = {"model": "llama3-8b", "task": "serving", "prompt": 512, "output": 64, "global_batch": 4, "serving": serving}
+        return crossflow.evaluate(crossflow.from_dict({"system": "dgx-h100", "workload": workload, "strategy": "tp8", "software": stack}))
+
+    plain, asked = served(False), served(True)
+    assert asked.serving["ttft_s"][0] - plain.serving["ttft_s"][0] == pytest.approx(128256 * 100e-9, rel=0.3)
+    assert asked.bound["host"] < plain.bound["host"]  # shares of a step that takes longer on the device
+    assert asked.bound["compute"] > plain.bound["compute"] + 0.01
 
 
 @pytest.mark.thorough  # what it runs quicker tests run too

@@ -14,16 +14,20 @@ from crossflow.evidence.validation.serving_models import names_of, served_model
 from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
+    DRAFTED,
     GUESSED,
     UNVERSIONED,
     _gathering,
     _room,
     _unpolled,
     _writing,
+    guesses_of,
+    likeliest,
     mean_length,
     measured_times,
     one_by_one,
     run_facts,
+    software_of,
 )
 
 COLUMNS = (
@@ -125,6 +129,79 @@ def test_a_step_that_is_scheduled_as_it_begins_reads_a_prompt_one_step_sooner():
 def test_vllm_schedules_ahead_since_a_release(version, found):
     assert one_by_one(facts(engine="vllm", engine_version=version)) == found
     assert not one_by_one(facts(engine="sglang", engine_version=version))
+
+
+@pytest.mark.parametrize(
+    ("version", "tensor", "found"),
+    [
+        ("0.11.0", 2, False), ("0.11.1", 2, True), ("0.12.0", 7, True), ("0.12.0", 8, False), ("0.14.2", 1, True), ("0.15.0", 2, False),
+        ("", 2, False),
+    ],
+)  # fmt: skip
+def test_vllm_multiplied_experts_in_contiguous_groups_between_two_releases(version, tensor, found):
+    software = software_of(facts(engine="vllm", engine_version=version), tensor)
+    experts = software.get("kernels", {}).get("experts", {}).get("fp8_block", [""])
+    assert (experts[0] == "deepgemm-vllm") == found
+    assert len(experts) > 1 or not found  # other families have their own
+    assert "kernels" not in software_of(facts(engine="sglang", engine_version=version), tensor)
+
+
+@pytest.mark.parametrize(
+    ("source", "engine", "model", "found"),
+    [
+        ("nvidia-gap-analysis", "vllm", "Qwen/Qwen3-32B", True),
+        ("nvidia-gap-analysis", "sglang", "meta-llama/Llama-3.1-8B-Instruct", True),
+        ("nvidia-gap-analysis", "trtllm", "Qwen/Qwen3-32B", False), ("inferencex-2026-04-06", "vllm", "Qwen/Qwen3-32B", False),
+        ("nvidia-gap-analysis", "vllm", "openai/gpt-oss-120b", False),
+    ],
+)  # fmt: skip
+def test_requests_that_name_no_sampling_take_that_of_their_model(source, engine, model, found):
+    assert likeliest(facts(source=source, engine=engine, model=model, engine_version="0.12.0", device="h200")) == found
+
+
+@pytest.mark.parametrize(("version", "found"), [("0.12.0", True), ("0.15.1", True), ("0.16.0", False), ("", False)])
+def test_vllm_sorted_logits_up_to_a_release(version, found):
+    engine = software_of(facts(engine="vllm", engine_version=version), 8).get("engine", {})
+    assert ("selecting" in engine) == found
+    assert "selecting" not in software_of(facts(engine="sglang", engine_version=version), 8).get("engine", {})
+
+
+@pytest.mark.parametrize(
+    ("source", "engine", "version", "found"),
+    [
+        ("inferencex-2025-11-15", "vllm", "", True), ("inferencex-2026-04-06", "vllm", "0.12.0", True),
+        ("inferencex-2026-04-06", "vllm", "0.13.0", False), ("inferencex-2025-11-15", "trtllm", "", False),
+        ("nvidia-gap-analysis", "vllm", "0.12.0", False),
+    ],
+)  # fmt: skip
+def test_vllm_of_inferencex_widened_weights_with_triton_before_a_release(source, engine, version, found):
+    told = software_of(facts(source=source, engine=engine, engine_version=version, device="h200"), 8)
+    assert (told.get("kernels", {}).get("widening") == {"mxfp4": ["triton-kernels"]}) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"engine": "trtllm", "engine_version": "1.2.0rc6.post2"}, False), ({"engine": "trtllm", "engine_version": "1.2.0rc6.post3"}, True),
+        ({"engine": "trtllm", "engine_version": "1.2.0rc9"}, None), ({"date": "2025-12-02"}, False),
+        ({"source": "inferencex-2026-04-27"}, False), ({"precision": "fp4"}, False), ({"device": "b200"}, None),
+        ({"device": "b200", "model": "zhipuai/GLM-5"}, False), ({"mode": "disagg"}, None), ({"source": "nvidia-gap-analysis"}, None),
+    ],
+)  # fmt: skip
+def test_whether_a_run_guesses_tokens_is_told_by_the_changelog_of_its_source(changes, found):
+    plain = {"source": "inferencex-2026-04-06", "engine": "sglang", "engine_version": "0.5.9", "date": "2026-03-05", "mode": "agg"}
+    row = facts(**(plain | {"model": "deepseek-ai/DeepSeek-R1", "device": "h200", "precision": "fp8"} | changes))
+    assert guesses_of(row) is found
+
+
+def test_what_an_engine_did_otherwise_is_told_together():
+    """Steps of vLLM 0.12 were prepared one after the other, and its experts were DeepGEMM's."""
+    told = software_of(facts(engine="vllm", engine_version="0.12.0"), 2)
+    assert ({*told}, {*told["engine"]}) == ({"engine", "kernels"}, {"asynchronous", "selecting"})
+    assert software_of(facts(engine="sglang", engine_version="0.5.9"), 2) == {"host": {"pieces": False}}
+    assert software_of(facts(source="inferencex-2026-04-06", engine="trtllm", engine_version="1.0", device="b200"), 2) == {
+        "engine": {"gathers": True}
+    }
 
 
 def test_a_step_reads_as_many_prompts_of_a_benchmark_as_it_has_room_for():
@@ -286,6 +363,14 @@ def test_rows_of_which_something_is_not_known_are_groups_of_their_own(tmp_path):
     firsts = found.groups["figure"][1::2]
     assert firsts == ["first token", f"first token, {UNVERSIONED}", f"first token, {GUESSED}", f"first token, {CACHED}"]
     assert [bool(kind) for kind in found.alike["kind"][1::2]] == [True, False, False, False]
+
+
+def test_runs_that_are_known_to_guess_are_apart_from_those_that_are_known_not_to(tmp_path):
+    deepseek = "deepseek-ai/DeepSeek-R1,h200,agg,1000,200,4,4,8,1,1,8,1,fp8,300,15"
+    versions = "1.2.0rc6.post2", "1.2.0rc6.post3", "1.2.0rc9"
+    found = table_of(tmp_path, *(f"a,inferencex-2026-04-06,trtllm,{version},{deepseek}" for version in versions))
+    assert found.groups["figure"][1::2] == ["first token", f"first token, {DRAFTED}", f"first token, {GUESSED}"]
+    assert [bool(kind) for kind in found.alike["kind"][1::2]] == [True, False, False]
 
 
 def test_workers_for_prompts_are_read(tmp_path):

@@ -94,3 +94,15 @@ def test_passes_near_balance_take_what_their_events_take(plan, software):
     timeline = simulate(crossflow.from_dict({"system": system, "workload": workload, "strategy": plan, "software": software}))
     passes = np.array([one.label in ("F", "B") for one in timeline.passes])[timeline.slots.passed]
     np.testing.assert_allclose(timeline.stretch[passes], 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("software", ["torchtitan", "nanotron"])
+def test_plans_that_share_out_other_things_take_in_a_batch_what_they_take_alone(software):
+    """Nothing, states, gradients and weights; nanotron reduces beside passes, but gathers before them."""
+    plans = [f"tp4-pp{stages}-dp{32 // stages}{words}" for stages in (2, 4) for words in ("", "-z1", "-z2", "-z3")]
+    system, workload = {"template": "a100-ib-cluster", "nodes": 16}, {"model": "llama2-7b", "global_batch": 256}
+    scenario = crossflow.from_dict({"system": system, "workload": workload, "software": software, "strategy": plans[0]})
+    together = crossflow.evaluate(scenario, {"strategy": plans})
+    alone = [crossflow.evaluate(scenario, {"strategy": [plan]}) for plan in plans]
+    np.testing.assert_allclose(together.step_time, [float(one.step_time[0]) for one in alone], rtol=1e-12)
+    assert len(set(together.step_time.tolist())) == len(plans)

@@ -119,6 +119,7 @@ def test_the_exact_one_finds_room_where_greedy_has_none():
     assert held(sizes, least_loaded(costs, sizes, 2, 3.0, start).where, 2) <= 3.0
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("batch", [2048, 8192, 32768])
 def test_the_step_of_the_exact_one_is_never_longer_than_that_of_greedy(batch):
     times = {by: predict(model(by, global_batch=batch)).step_time for by in ("cost", "exact")}
@@ -128,6 +129,7 @@ def test_the_step_of_the_exact_one_is_never_longer_than_that_of_greedy(batch):
 # ------------------------------------------------------------------------------------------ conservation
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("split", ["none", "rows", "columns"])
 @pytest.mark.parametrize("by", SHARDERS)
@@ -198,6 +200,7 @@ def test_memory_is_never_exceeded_and_what_does_not_fit_is_told():
 # ------------------------------------------------------------------------------------------ the step
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_step_on_all_ranks_is_that_of_its_file_and_of_every_device_by_itself(tmp_path, ranks):
     system = {**SYSTEM, "devices": ranks}

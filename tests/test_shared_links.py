@@ -277,6 +277,7 @@ def test_a_step_sends_no_more_than_its_port_can():
     assert float(found.total[0]) > busy
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("strategy", "software"),
     [
@@ -320,6 +321,7 @@ def test_a_quicker_network_is_never_slower():
     assert float(times[7]) == pytest.approx(float(one), rel=1e-12)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "strategy", ["tp2-ep8-dp32-z1-mb2", "tp2-ep8-dp32-z3-mb2", "tp2-ep8-pp4-v2-dp8-z1", "tp2-ep8-pp2-dp16-zbh1-z1-mb2"]
 )

@@ -191,6 +191,7 @@ BETTER = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("what", BETTER)
 @pytest.mark.parametrize("template", ["reference", "chip-h100", "pathfinder"])
 def test_less_of_a_loss_is_never_slower(what, template):

@@ -101,6 +101,7 @@ def test_rings_never_make_a_collective_slower(shape):
 TRAINING = {"workload": {"model": "llama3-8b", "global_batch": 64}}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("strategy", ["tp4-dp16-z3-full", "tp8-dp8-z3-full", "tp16-dp4-z3-full", "tp4-pp4-dp4-full"])
 def test_a_cube_whose_rows_are_rings_is_never_slower(strategy):
     cube = {"template": "tpu-v4-pod", "devices": 64}

@@ -25,7 +25,7 @@ def scenario(chip):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, None), ({"clock": "22 GHz"}, "system.clock is 22 GHz, far outside the 1.05 GHz to 2.52 GHz of shipped devices"),
+        ({}, None), ({"clock": "22 GHz"}, "system.clock is 22 GHz, far outside the 1.05 GHz to 2.8 GHz of shipped devices"),
         ({"throughput": {"bf16": "4 Pflop/s", "fp8": "80 Tflop/s"}}, "system.throughput.fp8 is 80 Tflop/s, below the 4 Pflop/s of wider"),
         ({"power": {"tdp": "18 kW", "idle": "150 W"}}, "system.power.tdp is 18 kW, far outside the 75 W to 1.4 kW of shipped devices"),
     ],
@@ -72,7 +72,7 @@ def test_a_device_without_a_known_family_is_told_of_all_that_is_wrong(named):
         scenario({**chip, "levels": {**CHIP["levels"], "l2": level}})
     told = [problem.message for problem in error.value.problems]
     first = "the key 'family' is missing" if named is None else "unknown family 'own'"
-    assert told[0].startswith(f"{first}; give the one whose efficiencies it adopts: amd-gpu, cpu, gaudi, nvidia-ada, nvidia-ampere, ")
+    assert told[0].startswith(f"{first}; give the one whose efficiencies it adopts: amd-gpu, cpu, gaudi, neuroncore, nvidia-ada, ")
     assert "fabrics" not in told[0]
     assert told[1:] == ["the key 'scope' is missing: unit or device", "unknown key 'bandwith'; did you mean 'bandwidth'?"]
 

@@ -62,6 +62,7 @@ def subsets(nodes):
 # ------------------------------------------------------------------------------------------ brute force
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("topology", SMALL, ids=str)
 def test_an_all_to_all_takes_what_a_multi_commodity_flow_takes(topology):
     """Least load of the busiest link over all ways to route p - 1 parts of 1 / p from every node, by linear programming."""
@@ -75,6 +76,7 @@ def test_an_all_to_all_takes_what_a_multi_commodity_flow_takes(topology):
     assert time(topology, "all_to_all") == pytest.approx(found.fun, rel=0.05)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", SMALL, ids=str)
 def test_a_gather_takes_what_the_tightest_cut_takes(topology):
@@ -125,6 +127,7 @@ def test_a_long_all_reduce_meets_the_bound_of_the_links_of_a_device(kind, nodes,
     assert bound * 1e12 / PORT * 0.999 <= delays(kind, nodes)("all_reduce") <= 1.1 * bound * 1e12 / PORT
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1e3, 1e6, 1e9])
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all", "broadcast"])
@@ -258,6 +261,7 @@ def test_measured_fabrics_feel_the_wiring_between_nodes():
 # ------------------------------------------------------------------------------------------ placement, messages
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("topology", "strategy"), [("switch", "RC-1-8-d8"), ("mesh2d", "RC-1-8-d8"), ("torus2d", "CR-4-d16")])
 def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
     given = {"system": {"template": "mcm", "devices": 64, "network": {"intra": {"topology": topology}}}, "workload": "lstm-16k"}
@@ -287,6 +291,10 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
             {"inter": {"topology": "mesh2d", "wraps": [False, False]}},
             "wraps is of the rows of a ring or a torus, and network.inter is wired as",
         ),
+        (
+            {"inter": {"topology": "switch", "ring_from": 4}},
+            "ring_from is of the rows of a ring or a torus, and network.inter is wired as switch",
+        ),
         ({"inter": {"topology": "switch", "ports": 2}}, "ports are those of direct topologies, the topology is switch"),
         ({"intra": {"topology": "torus2d"}}, "a node of fabric nvswitch-sharp is wired as switch; topology torus2d needs fabric: ideal"),
         (
@@ -298,6 +306,21 @@ def test_the_placement_is_the_one_whose_step_ends_first(topology, strategy):
 def test_a_network_that_cannot_be_says_so(network, sentence):
     with pytest.raises(CrossflowError, match=re.escape(sentence)):
         crossflow.from_dict({"system": {"template": "dgx-h100", "nodes": 4, "network": network}, "workload": "lstm-16k", "strategy": "d32"})
+
+
+@pytest.mark.parametrize(("devices", "rows"), [(16, [False, False]), (128, [True, False]), (256, [True, True])])
+def test_rows_of_a_slice_are_rings_from_so_many_devices_on(devices, rows):
+    """A TPU v6e closes rows of sixteen; what a scenario says itself counts."""
+    inside = {"ring_from": 16, "topology": "torus2d", "fabric": "ici"}
+
+    def step(**intra):
+        network = {"intra": {"ring_from": None, **intra}}
+        system = {"template": "tpu-v6e-pod", "devices_per_node": devices, "nodes": 1, "network": network}
+        workload = {"model": "llama3-8b", "global_batch": devices}
+        return evaluate(crossflow.from_dict({"system": system, "workload": workload, "strategy": f"dp{devices}-z3"})).step_time[0]
+
+    assert step(**inside) == step(wraps=rows)
+    assert (step(**inside) > step()) == (not all(rows))
 
 
 def test_a_ring_row_of_two_has_both_links():

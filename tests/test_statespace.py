@@ -104,6 +104,7 @@ def test_a_chunk_as_long_as_the_sample_is_attention():
     assert long - states == 2 * (short - states)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_grow_with_tokens_where_attention_grows_with_their_square(kind):
@@ -370,6 +371,7 @@ def test_a_model_of_scans_takes_the_time_of_its_kernels():
 # ------------------------------------------------------------------------------------------ the whole model
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("task", ["training", "prefill", "decode"])
 def test_kernels_compute_no_less_than_the_model_needs(kind, task):

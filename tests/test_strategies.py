@@ -37,6 +37,7 @@ def brute(graph, devices):
     return found
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 6, 8, 12])
 @pytest.mark.parametrize("hidden", [8, 12])

@@ -58,6 +58,7 @@ def test_half_of_the_weights_and_two_bits_for_each_place(name, bits):
     assert 8 * STORED_BYTES[structured(name)] == bits
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("given", "stored"), [({}, "bf16"), ({"dtype": "fp8"}, "fp8"), ({"weight_dtype": "int4"}, "int4")])
 def test_a_service_keeps_its_layers_so_and_embedding_and_head_whole(given, stored):
     whole, sparse = (score(**given, **more).memory["weights"][0] for more in ({}, {"weight_sparsity": "2:4"}))

@@ -172,6 +172,7 @@ def test_processes_do_not_change_a_byte(written, tmp_path):
     assert [path.read_bytes() for path in one.files] == [path.read_bytes() for path in two.files]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "values"),
@@ -376,6 +377,7 @@ USUAL = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", USUAL)
 @pytest.mark.parametrize("given", [None, "energy_j", ["samples_per_second", "power_w"]])
 def test_a_search_has_the_objectives_that_its_file_names_or_else_what_is_usual(written, kind, given):
@@ -493,6 +495,7 @@ def test_a_study_that_asks_for_no_plot_has_one_that_suits_it(sections, plot):
 PRICED = {"system": {"template": "v100", "operation": {"price": "2 USD/hour"}}, "workload": PRODUCT["workload"]}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("sections", "names"),
     [

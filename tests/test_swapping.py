@@ -13,6 +13,7 @@ from tests import naive_service
 from tests.test_service_events import poisson, replica, table, through
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["vllm", "tensorrt-llm"])
 @pytest.mark.parametrize(("pages", "swap", "tokens"), [(110, 1e-6, np.inf), (150, 1e-4, np.inf), (110, 1e-5, 400)])
 def test_jumps_with_swap_are_what_single_steps_are(kind, pages, swap, tokens):

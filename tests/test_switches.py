@@ -199,6 +199,7 @@ STACK = {
     "engine.synchronous_with": When(["guided"], {**GUIDED, "software.host.schedule": "5 ms", "software.engine.asynchronous": True}),
     "engine.gathers": When(True, {**STEADY, **MOE, "strategy.ep": 4}),
     "engine.prefixes": When(False, STEADY), "engine.counted": When("1 GiB", {**CROWDED, "software.engine": {"memory": 0.5}}), "engine.sampling": When("30 B", STEADY),
+    "engine.selecting": When("1 ns", {**STEADY, "workload.serving": {"likeliest": True}}),
     "kernels.attention.prefill": When(["flash-attention-2"], {"workload.task": "prefill"}),
     "kernels.attention.decode": When(["flash-attention-2"], {"workload.task": "decode"}),
     "kernels.attention.latent": When(["flash-mla"], {"workload.task": "decode", "system.template": "dgx-h100", "workload.latent": {**LATENT["workload.latent"], "kv_rank": 512}}),
@@ -211,6 +212,7 @@ STACK = {
     "residual": When("elements", {**PIECES, "workload.sequence": 1023}), "weighing": When("returned", MOE), "narrow_dispatch": When(True, {**EXCHANGED, **NARROW}),
     "memory.moments": "bf16", "memory.remainders": True, "memory.narrow_activation": When(True, NARROW), "memory.transposed_weights": When(False, NARROW),
     "peer_all_reduce.limit": When("64 MiB", SHORT),
+    "peer_all_reduce.direct": When(["cdna3"], {**SHORT, "system.template": "mi300x-node", "software.peer_all_reduce": {"limit": "64 MiB"}}),
     "peer_all_reduce.start": When("1 us", {**SHORT, "software.peer_all_reduce": {"limit": "64 MiB"}}),
 }  # fmt: skip
 LSTM = {
@@ -231,6 +233,7 @@ DLRM = {
     "top.widths": [512, 1], "interaction.kind": "concatenation",
     **{f"interaction.{key}": When(value, ENCODED) for key, value in {"layers": 3, "width": 128, "ffn": 512, "sequence": 16}.items()},
     "interaction.heads": When(2, {**ENCODED, **UNFUSED}),
+    "interaction.rank": When(64, {"workload.interaction": {"kind": "cross", "layers": 2, "rank": 32}}),
     "experts.count": When(16, {"workload.experts": {"count": 8, "active": 2}}), "experts.active": When(4, {"workload.experts": {"count": 8, "active": 2}}),
     "global_batch": 4096, "dtype": "fp16", "table_dtype": "fp32", "optimizer": "adam",
     "table_optimizer": "adagrad", "uneven": 1.5, "exchange.forward": "fp16", "exchange.backward": "fp16",
@@ -284,7 +287,7 @@ TRANSFORMER = {
     "adapters.rank": When(64, ADAPTED), "adapters.targets": When("query", ADAPTED), "adapters.joined": When(True, ADAPTED), "adapters.base": When("fp8", ADAPTED),
     "adapters.double": When(False, {"workload.adapters": {"rank": 16, "base": "nf4"}}),
     "frozen": "mlp", "prompt": When(512, SERVED), "output": When(256, WRITTEN),
-    "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.together": When(True, STEADY), "serving.prefix_hits": When(0.5, STEADY),
+    "serving.arrival_rate": When("3 1/s", {**STEADY, "strategy": {"tp": 2, "dp": 8}}), "serving.chunk": When(64, STEADY), "serving.together": When(True, STEADY), "serving.likeliest": When(True, {**STEADY, "software.engine": {"selecting": "1 ns"}}), "serving.prefix_hits": When(0.5, STEADY),
     "serving.speculation.tokens": When(5, GUESSING), "serving.speculation.acceptance": When(0.9, GUESSING),
     "serving.speculation.cost": When(0.1, GUESSING), "serving.speculation.draft.model": When("mpt-125m", DRAFTED),
     "serving.speculation.draft.tp": When(1, DRAFTED), "serving.speculation.draft.dtype": When("fp8", DRAFTED), "serving.prefill.strategy": When("tp2", READERS),

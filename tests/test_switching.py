@@ -203,6 +203,7 @@ BETTER = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("what", BETTER)
 def test_a_better_switch_or_medium_is_never_worse(what):
     section, name, field, values = BETTER[what]

@@ -225,6 +225,12 @@ def test_wrong_libraries_are_told_with_their_line(tmp_path, text, line, path, me
     assert str(problem).startswith(f"{file}:{line}: ") or path == "compute.volta-tensor-core"
 
 
+def test_nodes_of_components_are_named_as_the_library_does(tmp_path):
+    """However its user writes them, as all names."""
+    written, named = (load_library(str(broken(tmp_path, f"compute: {{volta-tensor-core: {{node: {node}}}}}"))) for node in ("n7", "N7"))
+    assert written.compute["volta-tensor-core"].node == named.compute["volta-tensor-core"].node == "N7"
+
+
 @pytest.mark.parametrize("text", ["name: mine\nextends: mine\n", "name: other\nextends: {file}\n"])
 def test_a_library_cannot_extend_itself(tmp_path, text):
     path = tmp_path / "mine.yaml"

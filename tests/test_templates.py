@@ -41,6 +41,8 @@ WORDS = {
     "splits",
     "rows_up_to",
     "depth",
+    "padded",
+    "ring_from",
     "sources",
 }
 

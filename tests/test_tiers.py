@@ -42,6 +42,7 @@ def test_weights_leave_main_memory():
     assert far.memory["kv_cache"][0] == near.memory["kv_cache"][0]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("percent", [25, 50, 100])
 def test_a_share_of_the_cache_leaves_main_memory(percent):
     near, far = score(""), score(f"cache-fc{percent}")
@@ -195,6 +196,7 @@ def test_a_second_memory_wears_out_by_what_is_written():
 CASES = [(ALL, DECODE, "tp8"), ("experts", MIXTURE, "tp8"), ("cache", SERVICE, "tp8"), ("weights+optimizer", TRAINING, "tp2-dp4-z1")]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("far", "workload", "plan"), CASES)
 def test_a_second_memory_that_holds_nothing_changes_nothing(far, workload, plan):
     with_it, without = score("", workload=workload, plan=plan), score("", second=None, workload=workload, plan=plan)
@@ -222,6 +224,7 @@ def test_better_second_memories_are_never_worse(far, workload, plan, way):
     assert sorted(one.feasible[0] for one in sizes) == [one.feasible[0] for one in sizes]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("far", "workload", "plan"), CASES)
 def test_a_second_memory_without_limits_costs_nothing_that_main_memory_did_not(far, workload, plan):
     free = changed(bandwidth="1e9 TB/s", latency="0 s", capacity="10 TB")

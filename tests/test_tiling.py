@@ -82,7 +82,7 @@ def test_every_tile_fits_its_capacity_and_its_block(levels):
     for step in steps(levels):
         block, room = outer[:, step.outer], np.float32(3e5)
         ones, how = np.ones(500, np.float32), {"fill": levels > 1, "last": levels == 1}
-        (m, n, k), _ = tile(block, room * ones, step, ones, 0.0 * ones, **how)
+        (m, n, k), _ = tile(outer, room * ones, step, ones, 0.0 * ones, **how)
         assert (m * n + n * k + m * k <= room * (1 + 1e-5)).all()
         for side, whole in zip((m, n, k), block, strict=True):
             assert (side <= whole * (1 + 1e-6)).all()
@@ -198,6 +198,7 @@ def test_energy_rises_with_a_bandwidth_only_where_time_falls(v100):
         assert (after.energy <= before.energy * 1.01)[as_fast].all(), one.name
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["registers", "l1", "l2"])
 def test_time_does_not_jump_in_a_sweep_of_a_capacity(v100, name):
@@ -263,7 +264,7 @@ def test_endless_bandwidth_leaves_compute_alone(v100):
     for m, n, k in SHAPES:
         costs = gemm_costs([Product(m=m, n=n, k=k)], fast, "fp16", 2)
         if 2 * m * n * k > 1e8:
-            assert costs.bound[0, 0] == 0
+            assert costs.resource_times[:, 0, 0].argmax() == 0
             fills = padded(*np.array([[m], [n], [k]], dtype=float), fast)[0]  # small products do not fill the arrays of the units
             assert costs.time[0, 0] == pytest.approx(9e-6 + fills * 2 * m * n * k / (0.85 * v100.throughput["fp16"][0]), rel=1e-9)
 
@@ -336,3 +337,20 @@ def test_the_best_dataflow_is_the_best_of_the_three():
         for flow in ("weight", "activation", "output", "best")
     }
     assert found["best"] == min(found["weight"], found["activation"], found["output"]) == found["weight"]
+
+
+@pytest.mark.parametrize(
+    ("sides", "capacity", "second", "least"),
+    [
+        # 12 tiles of A, each side cut into sqrt(12): what the cut side streams as often, and k once, read and written
+        ((1200, 1200, 1200), 120_000, 1.0, (2 * 12**0.5 + 2) / 1200),
+        # of B in a quarter as many bytes, m streams a quarter: cut into sqrt(12 x 4), and n into a fourth of that
+        ((1200, 1200, 1200), 120_000, 0.25, (0.25 * 48**0.5 + 12 / 48**0.5 + 2) / 1200),
+        # m of 10 is not cut, and n into all 12
+        ((10, 1200, 1e6), 1000, 1.0, 1 / 10 + 12 / 1200 + 2e-6),
+    ],
+)
+def test_operands_of_many_tiles_are_cut_into_fractions(sides, capacity, second, least):
+    """Elements a multiply-add that cross into a level by itself; whole numbers of cuts would make more of them cross."""
+    given = (np.array(sides, np.float32)[:, None], np.array([capacity], np.float32), np.array([second], np.float32))
+    assert tiling._by_even_cuts(*given)[0] == pytest.approx(least, rel=1e-5)

@@ -101,6 +101,7 @@ def test_every_dependency_holds(made):
     assert (slots.start[later] >= slots.end[earlier] - 1e-9 * made[1].total).all()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("virtual_stages", [2, 3])
 @pytest.mark.parametrize(("layers", "ends"), [(12, (1, 1)), (12, (4, 0)), (15, (3, 1)), (15, (0, 2)), (10, (1, 0))])
@@ -149,6 +150,7 @@ def test_activities_add_up_to_the_step_on_every_device(made):
     assert all((part >= 0).all() for part in parts.values())
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("ends", [{"first_stage": 4, "last_stage": 1}, {"first_stage": 1, "last_stage": 4}, {}])
 @pytest.mark.parametrize("frozen", [(), ("embedding", "layers:0-2")])
 def test_the_breakdown_is_that_of_the_busiest_stage(ends, frozen):
@@ -160,6 +162,7 @@ def test_the_breakdown_is_that_of_the_busiest_stage(ends, frozen):
     assert breakdown["bubble"] == pytest.approx(idle, abs=0.02 * sum(breakdown.values()))
 
 
+@pytest.mark.cases(21)
 @pytest.mark.slow
 def test_busy_time_is_that_of_the_prediction(made):
     given, found = made
@@ -204,6 +207,7 @@ def test_events_in_pieces_are_the_events(made):
 # ------------------------------------------------------------------------------------------ other workloads
 
 
+@pytest.mark.cases(1)
 def test_other_workloads_take_as_long_as_predicted(other):
     given, found = other
     assert found.total == pytest.approx(crossflow.predict(given).step_time, rel=1e-9)
@@ -278,6 +282,7 @@ def on_the_heap(walk, stages, durations, lags):
     return start[:count], end[:count]
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 12)])
 def test_walked_schedules_are_those_of_the_heap(rule, p, m):
@@ -290,6 +295,7 @@ def test_walked_schedules_are_those_of_the_heap(rule, p, m):
     np.testing.assert_allclose(ends, heap, rtol=1e-12)
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("forward_only", [False, True], ids=["training", "service"])
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 16)])
@@ -335,6 +341,7 @@ def test_replicas_wait_for_the_slowest_where_gradients_are_reduced():
     assert any("replica 2" in found.devices[slots.device[slot]].name for slot in found.critical_path())
 
 
+@pytest.mark.cases(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "software", "workload"),
@@ -371,6 +378,7 @@ def test_a_collective_ends_together_on_all_its_ranks(strategy, software, workloa
             np.testing.assert_allclose(other, first, rtol=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("placement", list(itertools.permutations(("tp", "dp", "pp"))), ids="-".join)
 def test_ranks_lie_as_the_plan_places_them(placement):
     """Every rank once; the ranks of a stage, and of a tensor group, are as far apart as what lies nearer is large."""
@@ -566,6 +574,7 @@ def test_layers_of_published_runs_need_not_divide(model, strategy):
     assert events(given).recurrences > 0
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_any_layers_over_any_stages_take_as_long_as_predicted(seed):

@@ -52,6 +52,7 @@ def cut_of(strategy):
     return graph_mesh(strategy).degree("columns", "inner")
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize(("graph", "strategy"), [*itertools.product(GRAPHS, STRATEGIES), *itertools.product(GRAPHS[:3], PIPELINES)])
 def test_flops_of_all_devices_are_those_of_the_model(graph, strategy):
     whole, made = (sum(one.flops for one in kernels(program(graph, some), Product)) for some in ("d1", strategy))

@@ -160,6 +160,7 @@ def test_layer_types_and_what_stages_hand_over_add_up_to_the_step(found):
         assert (found.by_layer[f"{kind}.exposed"] <= found.by_layer[f"{kind}.communication"] * (1 + 1e-9) + 1e-15).all(), kind
 
 
+@pytest.mark.cases(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_one_device_sends_nothing(stack):
@@ -201,6 +202,7 @@ def test_points_of_an_evaluation_are_each_alone():
 # -------------------------------------------------------------------------------------------- faster is faster
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["throughput.bf16", "levels.memory.bandwidth", "levels.l2.bandwidth", "network.intra.bandwidth", "network.inter.bandwidth"]
@@ -218,6 +220,7 @@ def test_more_of_anything_never_slows(path, stack, turn):
         assert times[0] > 0
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("fabric", ["ideal", "nvswitch", "infinity-fabric", "hybrid-cube-mesh"])
 def test_links_of_every_fabric_carry_its_collectives(fabric):
     """Four times the rate inside a node, and a tensor group over all of it."""
@@ -262,6 +265,7 @@ def test_ideal_software_is_never_slower(stack):
 # -------------------------------------------------------------------------------------------- data parallelism
 
 
+@pytest.mark.cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", ["megatron-lm-2022", "pytorch-fsdp", "nanotron", "ideal"])
 @pytest.mark.parametrize("plan", [Plan(), Plan(tp=4), Plan(pp=4), Plan(tp=2, recompute="full", micro_batch=2)], ids=str)
@@ -272,6 +276,7 @@ def test_replicas_multiply_throughput_where_the_network_costs_nothing(stack, pla
     assert eight.flops[0] == pytest.approx(8 * one.flops[0], rel=1e-12)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [5, 50])
 @pytest.mark.parametrize("zero", [0, 1, 2])
@@ -287,6 +292,7 @@ def test_reductions_hide_behind_no_more_than_a_backward_pass(zero, rate):
     assert hidden < reductions
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("data", [False, True])
 @pytest.mark.parametrize("gather", [False, True])
 def test_gradients_that_are_shared_out_are_reduced_with_each_microbatch(gather, data):
@@ -527,6 +533,7 @@ def test_all_frozen_but_the_head_is_little_more_than_a_forward_pass():
     assert tuned.memory["optimizer"][0] == pytest.approx(share * trained.memory["optimizer"][0], rel=1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [Plan(dp=16, zero=zero) for zero in (0, 1, 3)], ids=["zero 0", "zero 1", "zero 3"])
 def test_frozen_weights_are_neither_reduced_nor_updated(plan):
@@ -583,6 +590,7 @@ KINDS_OF_JOBS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cases(7)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "stack", "changes"),
@@ -600,6 +608,7 @@ def test_what_is_needed_is_done(task, stack, changes):
     assert (found.flops >= found.model_flops * (1 - 1e-12)).all()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"window": 128}, {"causal": False}], ids=str)
 def test_fused_attention_does_what_the_model_needs_and_scores_once_more(changes):
@@ -735,6 +744,7 @@ def test_a_service_keeps_narrow_weights_and_a_training_run_wide_ones_beside_narr
 # -------------------------------------------------------------------------------------------- layers of stages
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("plan", [Plan(pp=4, dp=2), Plan(pp=3, dp=4), Plan(pp=2, virtual_stages=3, dp=4), Plan(pp=8, schedule="gpipe")])
 def test_a_list_of_even_stages_is_the_default(plan):
     listed = replace(plan, stage_layers=stage_layers(8, plan.pp * plan.virtual_stages))

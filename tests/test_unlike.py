@@ -45,6 +45,7 @@ def layers_of(scenario):
 # ------------------------------------------------------------------------------------------------ laws
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -65,6 +66,7 @@ def test_two_pools_of_the_same_devices_are_one_system(strategy):
         np.testing.assert_allclose(two[name], values, rtol=1e-12, atol=0.0, err_msg=name)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("model", ["deepseek-v2", "gpt2-xl", "qwen3-30b-a3b"])
 def test_other_models_are_priced_alike_on_pools_of_the_same_devices(model):
     """Experts, tied tables and layers of several kinds."""
@@ -77,6 +79,7 @@ def test_other_models_are_priced_alike_on_pools_of_the_same_devices(model):
         np.testing.assert_allclose(one[name], values, rtol=1e-12, atol=0.0, err_msg=name)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("software", ["nanotron", "torchtitan", "hai-llm"])
 def test_software_runs_alike_on_pools_of_the_same_devices(software):
     """Stages by weight, gradients that overlap otherwise, exchange beside another microbatch."""
@@ -204,6 +207,7 @@ TIMED = [
 ]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("strategy", TIMED)
 def test_timelines_of_two_pools_of_the_same_devices_are_those_of_one_system(strategy):
     one, two = (trained(*systems, strategy=strategy).timeline() for systems in ([{**H100, "nodes": 2}], [H100, H100]))
@@ -215,6 +219,7 @@ def test_timelines_of_two_pools_of_the_same_devices_are_those_of_one_system(stra
         np.testing.assert_allclose(mine.end, theirs.end, rtol=1e-12)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("strategy", [*TIMED, "tp4-pp4", "tp2-dp2-pp4-v2-z1"])
 def test_timelines_take_as_long_as_the_step(strategy):
     scenario = trained(H100, A100, strategy=strategy)

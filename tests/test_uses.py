@@ -9,7 +9,7 @@ import crossflow
 from crossflow.__main__ import main
 from crossflow.answers.explanation.alternatives import _in_order
 from crossflow.answers.explanation.answers import Alternative
-from crossflow.answers.uses import lost, uses
+from crossflow.answers.uses import Use, lost, uses
 
 LLM = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "tp8-dp2"}
 TREE = {"topology": "fat-tree", "group": 1, "oversubscription": 1.05}
@@ -31,6 +31,11 @@ def test_what_a_resource_takes_is_the_difference_of_two_predictions():
             assert use.share == pytest.approx(worse.step_time / base.step_time - 1)
             assert sum(use.messages.values()) == pytest.approx(worse.communication.total - base.communication.total)
         assert use.share > 0
+
+
+def test_a_step_that_takes_no_time_loses_no_share_of_it():
+    assert Use(messages={}, elsewhere={}, lost=0.0, step=0.0).share == 0.0
+    assert Use(messages={}, elsewhere={}, lost=1.5, step=6.0).share == 0.25
 
 
 def test_messages_that_stay_in_a_node_are_told_to_take_other_links():

@@ -159,7 +159,7 @@ def test_a_long_thin_product_is_bound_by_memory(a100):
     costs = half_costs(*(np.array([[size]]) for size in (1.0, 65536.0, 8192.0)), a100)
     bytes_ = 2 * (8192 + 65536 * 8192 + 65536)
     assert costs.traffic[-1, 0, 0] == bytes_
-    assert costs.bound[0, 0] == len(a100.levels)
+    assert costs.resource_times[:, 0, 0].argmax() == len(a100.levels)
     assert costs.time[0, 0] == pytest.approx(bytes_ / a100.memory.bandwidth[0], rel=0.1)
 
 
@@ -255,6 +255,21 @@ def test_weights_that_are_widened_are_padded_and_read_at_a_kernel_s_share():
 
     assert memory(20100, 9900, 0.25, widening=library) == pytest.approx(2.0 * memory(20224, 9984, 0.25), rel=1e-4)
     assert memory(20100, 9900, 1.0, widening=library) == memory(20100, 9900, 1.0)
+
+
+def test_products_of_widened_weights_start_as_their_own_kernels_do():
+    """In a captured graph; products whose weights are not widened start as those of the library that multiplies."""
+    device = device_architecture("h100-sxm").in_graphs
+    own = device.execution.libraries.products["cublas"]
+
+    def time(second, start):
+        library = WideningLibrary(matrix=1.0, start=start)
+        sides = (np.array([[float(side)]]) for side in (8, 4096, 4096))
+        return half_costs(*sides, device, second=second, library=own, widening=library).time.item()
+
+    assert time(0.25, "22 us") - time(0.25, "2 us") == pytest.approx(20e-6)
+    assert time(0.25, None) - time(0.25, "2 us") == pytest.approx(own.start - 2e-6)
+    assert time(1.0, "22 us") == time(1.0, None)
 
 
 # Whole layers of 8 experts of 4,096 x 14,336, two a token, by vLLM's fused_marlin_moe on a device that is not named, by its rates an H100:

@@ -253,6 +253,7 @@ def test_plans_of_a_service_try_all_ranks_with_copies():
 # ---------------------------------------------------------------------------------------------- two batches at once
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("task", "requests"), [("prefill", 8), ("decode", 256)])
 def test_two_batches_hide_what_travels_behind_the_other(task, requests):
     case = {"nodes": 4, "task": task, "requests": requests, "strategy": "dp32-ep32-re32"}

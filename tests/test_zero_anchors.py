@@ -47,6 +47,7 @@ PLANS = [
 ]  # fmt: skip
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(("plan", "share", "same", "shards"), PLANS)
 @pytest.mark.parametrize("zero", range(4))
 def test_parts_of_a_table_are_the_table(zero, plan, share, same, shards):
@@ -72,6 +73,7 @@ def test_states_of_all_ranks_are_those_of_the_model(tied, zero):
         assert found.stages[kind, 0, 0] == near(job.model.parameters * size / (4 if zero >= ranks[kind] else 1))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("tp", "embedding_tp"), [(1, 0), (4, 0), (4, 2), (4, 1)])
 @pytest.mark.parametrize("pp", [1, 2])
 def test_a_tied_table_is_held_once_where_both_ends_are_one_device(pp, tp, embedding_tp):

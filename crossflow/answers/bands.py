@@ -302,6 +302,11 @@ def band_of(run: Likeness) -> tuple[Band, Likeness] | None:
     return next(candidates(run, _lines()), None)
 
 
+def compared(kind: str) -> frozenset[str]:
+    """Devices of which enough runs of a kind were compared with predictions to say how far these are off."""
+    return frozenset(line.device for line in _lines() if line.kind == kind and line.device)
+
+
 def trust_of(run: Likeness, problem: str = "", *, bare: bool = False) -> Trust:
     """How far a run like this can be trusted.
 
@@ -325,7 +330,7 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if run.lies_apart(shared) and not _beyond(run, stated):
         few = "too few runs with experts shared out across nodes were measured on such devices to say"
         return Trust(level="extrapolated", band=None, reason="; ".join(filter(None, (problem, few))))
-    if reason := problem or (UNSEEN if run.seen == "none" else ""):
+    if reason := problem or (UNSEEN if run.seen == "none" and not shared.device else ""):
         return Trust(level="extrapolated", band=band, basis=shared.text, reason=reason)
     if trait := _beyond(run, stated):
         reason = f"too few runs of this kind were measured {_lack(run, trait)} to say"

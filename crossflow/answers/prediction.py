@@ -26,13 +26,13 @@ from crossflow.answers.steps.machines import machine
 from crossflow.answers.steps.step import PlacedStage
 from crossflow.base.arrays import plain
 from crossflow.base.errors import CrossflowError
-from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, public
+from crossflow.base.results import Amounts, DeviceMemory, PlainData, Tabular, known, later, public
 from crossflow.base.units import ZERO_CELSIUS, show
 from crossflow.hardware.architecture.connected import unconnected
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.run_cost import DAY, KILOWATT_HOUR
 from crossflow.hardware.architecture.system import architecture
-from crossflow.hardware.architecture.template import GeneratedSystem, is_none
+from crossflow.hardware.architecture.template import DatasheetSystem, GeneratedSystem, is_none
 from crossflow.parallel.strategy.hierarchy import Hierarchy
 from crossflow.parallel.strategy.notation import PAPER_KEYS, is_by_types
 from crossflow.parallel.strategy.plan import Plan
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from crossflow.answers.explanation.answers import Explanation
     from crossflow.base.drawing.picture import Picture
     from crossflow.engine.timeline.record import Timeline
+else:
+    Explanation = later("crossflow.answers.explanation.answers", "Explanation")
+    Picture = later("crossflow.base.drawing.picture", "Picture")
+    Remedy = later("crossflow.answers.evaluation.remedies", "Remedy")
+    Timeline = later("crossflow.engine.timeline.record", "Timeline")
 
 
 _PROJECTED = 2 / 3  # share of a component's figures from which on it is told that they are projected
@@ -421,6 +426,7 @@ class Prediction(PlainData, Tabular):
             *idle(self.scenario, self.score),
             *self._unmatched(),
             *self._unused(),
+            *self._unlimited(),
             *self._projected(),
             *self._on_host(),
         ]
@@ -484,6 +490,18 @@ class Prediction(PlainData, Tabular):
         if isinstance(system, GeneratedSystem) and (limit := self.device.bound_by["power"]) != "budget":
             given = show(float(system.budgets.power[0]), "W")
             yield f"system.budgets.power: no more than {show(drawn, 'W')} of {given} is drawn: limited by {limit}"
+
+    def _unlimited(self) -> Iterator[str]:
+        """A changed limit of power of a shipped device, of a family of which it is not known how a limit slows it."""
+        system, given = self.scenario.system, self.scenario.document.data["system"]
+        if not isinstance(system, DatasheetSystem) or system.execution.chip_power is not None or not isinstance(given, Mapping):
+            return
+        power = given.get("power")
+        if "template" in given and isinstance(power, Mapping) and "tdp" in power:
+            yield (
+                "system.power.tdp changes the energy of a step, not its time: how a limit of power slows devices of the family"
+                f" {system.family} is not known"
+            )
 
     @property
     def serving(self) -> Mapping[str, float | None]:

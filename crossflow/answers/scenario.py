@@ -41,7 +41,7 @@ from crossflow.base import contents, files, provenance
 from crossflow.base.contents import Contents, Packed
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, with_article
 from crossflow.base.files import Document
-from crossflow.base.results import PlainData, public
+from crossflow.base.results import PlainData, later, public
 from crossflow.base.stages import stage
 from crossflow.cost.profile import Profile
 from crossflow.hardware.architecture.model import Architecture
@@ -81,6 +81,19 @@ if TYPE_CHECKING:
     from crossflow.workload.requests.post_training import PostTrainingSpec
     from crossflow.workload.requests.record import RequestTrace
     from crossflow.workload.requests.spec import RequestsSpec
+else:
+    Dlrm = later("crossflow.workload.dlrm", "Dlrm")
+    Explanation = later("crossflow.answers.explanation.answers", "Explanation")
+    Graph = later("crossflow.workload.graph", "Graph")
+    Plans = later("crossflow.answers.planning.plans", "Plans")
+    PostTrainingSpec = later("crossflow.workload.requests.post_training", "PostTrainingSpec")
+    Prediction = later("crossflow.answers.prediction", "Prediction")
+    Reliability = later("crossflow.engine.lasting.spec", "Reliability")
+    RequestTrace = later("crossflow.workload.requests.record", "RequestTrace")
+    RequestsSpec = later("crossflow.workload.requests.spec", "RequestsSpec")
+    RunLength = later("crossflow.answers.scenario_file", "RunLength")
+    Score = later("crossflow.answers.score", "Score")
+    Timeline = later("crossflow.engine.timeline.record", "Timeline")
 
 
 SYSTEM_KINDS = ("system", "datasheet", "generated")  # what files of systems and of single devices say of themselves

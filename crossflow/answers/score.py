@@ -16,11 +16,13 @@ from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask, different, distinct, divide, plain
 from crossflow.base.errors import SYNONYMS, CrossflowError, folded
 from crossflow.base.packages import pandas
-from crossflow.base.results import PlainData, Tabular
+from crossflow.base.results import PlainData, Tabular, later
 from crossflow.base.units import KINDS, SUFFIXES, show, show_beyond
 
 if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
+else:
+    Picture = later("crossflow.base.drawing.picture", "Picture")
 
 OwnFigure = Callable[[Mapping[str, Any]], Any]  # an own figure from columns by name, arrays of shape (n,)
 UNIT_SUFFIX = {

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 # What runs a layered model where a scenario does not say: of its time for training, a serving engine for the rest.
 DEFAULT_STACK = {"training": "megatron-core", "forward": "vllm", "prefill": "vllm", "decode": "vllm", "serving": "vllm"}
 ON_ALL = {**DEFAULT_STACK, "training": "pytorch-fsdp"}  # those that run on devices of every maker
-OF_VENDORS = {"google": {"training": "t5x"}}  # by the maker of devices that these do not run on
+# By the maker of devices that these do not run on: on those of AWS nothing runs that its compiler has not made.
+OF_VENDORS = {
+    "google": {"training": "maxtext"},
+    "intel": {"training": "optimum-habana"},
+    "aws": dict.fromkeys(DEFAULT_STACK, "neuron"),
+}
 DLRM_STACK = "torchrec"
 TRAINS_NOT = "{name} serves models, and workload.task is training; give task: decode or serving, or software that trains, such as {other}"
 

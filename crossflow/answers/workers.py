@@ -208,7 +208,7 @@ def _cluster(address: str) -> Iterator[Cluster]:
         raise CrossflowError("--dask needs the package distributed: pip install 'crossflow[dask]'") from None
     _check_address(address)
     try:
-        client: Any = Client(address, timeout=PATIENCE, set_as_default=False)  # type: ignore[no-untyped-call]
+        client: Any = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise CrossflowError(f"--dask {address}: no scheduler answers there ({str(error).splitlines()[0]})") from None
     try:

@@ -268,6 +268,23 @@ def _moving(held: Any) -> Callable[[Index], Any] | None:
     return at
 
 
+def largest(table: Array) -> Mask:
+    """Which of its rows, along the first axis, has the largest number at each place: the first of those that have it.
+
+    Several times faster than to compare their numbers with ``table.argmax(axis=0)``.
+
+    >>> largest(np.array([[1.0, 3.0, 2.0], [2.0, 3.0, 1.0]]))
+    array([[False,  True,  True],
+           [ True, False, False]])
+    """
+    found: Mask = np.asarray(table == table.max(axis=0))
+    before = found[0].copy()
+    for row in found[1:]:
+        row &= ~before
+        before |= row
+    return found
+
+
 def divide(numerator: Array, denominator: Array) -> Array:
     """Quotient where anything over zero is infinite and zero over zero is zero (no traffic over no link takes no time)."""
     nothing = np.equal(denominator, 0)

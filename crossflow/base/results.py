@@ -8,7 +8,7 @@ import io
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ForwardRef
 
 import numpy as np
 
@@ -301,6 +301,20 @@ def known(value: Any) -> float | None:
     """
     number = float(np.ravel(value)[0])
     return None if np.isnan(number) else number
+
+
+def later(module: str, *names: str) -> Any:
+    """What a module that is not imported calls its types, for hints: they are imported when someone asks what the hints mean.
+
+    Type checkers read the names from an import, and the program from here, in the other branch of ``if TYPE_CHECKING``.
+
+    >>> from typing import get_type_hints
+    >>> def spent(how: later("fractions", "Fraction")) -> None: ...
+    >>> get_type_hints(spent)["how"]
+    <class 'fractions.Fraction'>
+    """
+    found = [ForwardRef(f"__import__({module!r}, fromlist=({name!r},)).{name}") for name in names]
+    return found if names[1:] else found[0]
 
 
 def public(name: str) -> Any:

@@ -2,9 +2,12 @@
 
 A kernel cuts its work into blocks that pass over keys. In prefill a block has some rows of queries: of one head, or of all query heads of
 a key-value head. In decode it has the one query of each head of a group, padded to the rows of a matrix instruction, and where there are
-few heads several blocks share the keys [1]_, [2]_. A block takes as long as its loop over tiles of keys, products and softmax, and a time
-of its own. Blocks share the units: the longest of them and the sum over the units combine with exponent 1.5, and what memory takes
-joins with exponent 3 (exponents are fixed). Operands that fit the last cache need not come from memory.
+few heads several blocks share the keys [1]_, [2]_. Kernels that take each head by itself multiply on the vector units instead [4]_: 128
+fused multiply-adds a clock and unit on Ada, Hopper and Blackwell alike, whose matrix units differ eightfold. A block takes as long as its
+loop over tiles of keys, products and softmax, and a time of its own. Blocks share the units: the longest of them and the sum over the
+units combine with exponent 1.5, and what memory takes joins with exponent 3 (exponents are fixed). Operands that fit the last cache need
+not come from memory. Where an engine writes new keys and values in a kernel of its own, that takes at least the gap between two kernels
+of a captured graph.
 
 References
 ----------
@@ -12,6 +15,7 @@ References
 .. [2] Dao et al., "Flash-Decoding for long-context inference", 2023 (crfm.stanford.edu/2023/10/12/flashdecoding.html).
 .. [3] NVIDIA, CUDA C++ Programming Guide, "Arithmetic Instructions": 16 exponentials a clock and unit on compute capability 8.0 to 10.0;
    twice as many on 10.3 ("Making Softmax More Efficient with NVIDIA Blackwell Ultra", NVIDIA Technical Blog, February 2026).
+.. [4] NVIDIA, TensorRT-LLM, decoderMaskedMultiheadAttentionTemplate.h: fused multiply-adds, sums in 32 bits (MMHA_USE_FP32_ACUM_FOR_FMA).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Mask
 from crossflow.base.formats import DTYPE_BYTES, HALF
-from crossflow.cost.roofline import KernelCosts, wide_type
+from crossflow.cost.roofline import KernelCosts, vector_rate, wide_type
 from crossflow.hardware.architecture.execution import USUAL, DecodeKernel, FusedKernel, LatentKernel, PrefillKernel, width_rate
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.program.kernels import Attention, KernelTable, masked_pairs, seen_pairs
@@ -137,9 +141,12 @@ def missed(moved: Array, architecture: Architecture) -> Array:
 
 
 def _rate(calls: Calls, kernel: FusedKernel, architecture: Architecture) -> Array:
-    """Matrix rate of one unit in the loop. [flop/s]"""
-    rates = architecture.throughput
-    wide = rates[wide_type(architecture, "fp8")]
+    """Rate of one unit in the products of the loop. [flop/s]"""
+    rates, type_ = architecture.throughput, wide_type(architecture, "fp8")
+    if isinstance(kernel, DecodeKernel) and kernel.vector:
+        units = architecture.vector_throughput.get("fp32", vector_rate(architecture, type_))
+        return np.asarray(units * kernel.matrix * width_rate(kernel.by_width, calls.width) / architecture.units)
+    wide = rates[type_]
     rate = wide * kernel.matrix * width_rate(kernel.by_width, calls.width)
     if isinstance(kernel, PrefillKernel) and kernel.narrow is not None:
         narrow = calls.narrow if kernel.narrow_from == "cache" else calls.narrow_products
@@ -212,7 +219,8 @@ def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     rows, heads = np.where(alone, 1.0, calls.group), np.where(alone, calls.heads, calls.kv_heads)
     a_key = calls.kept / (calls.samples * calls.kv_heads * np.maximum(calls.seen, 1.0))  # of one head [B]
     reads = a_key / (kernel.cache_bytes_per_clock * architecture.frequency)
-    multiplies = 2.0 * calls.both * _padded(rows) / _rate(calls, kernel, architecture)
+    multiplied = rows if kernel.vector else _padded(rows)
+    multiplies = 2.0 * calls.both * multiplied / _rate(calls, kernel, architecture)
     key = np.hypot(reads / width_rate(kernel.by_width, calls.width), multiplies)
     block = kernel.block + kernel.row * rows * calls.both / (2.0 * USUAL)
     held = calls.kept * np.minimum(keys / np.maximum(calls.seen, 1.0), 1.0)
@@ -229,7 +237,7 @@ def decode_times(calls: Calls, kernel: DecodeKernel, architecture: Architecture)
     several = (calls.samples > 1) & (calls.kv_heads > 1) & (calls.group > 1) & ~alone
     around = np.where(calls.narrow, kernel.quantise, 0.0) + np.where(several, kernel.regroup, 0.0)
     around = around + np.where(calls.unwritten, 0.0, kernel.write)
-    flops = 2.0 * calls.both * calls.samples * heads * _padded(rows) * tile * np.ceil(keys / tile)
+    flops = 2.0 * calls.both * calls.samples * heads * multiplied * tile * np.ceil(keys / tile)
     return CallTimes(blocks=best, memory=stream, around=around, start=kernel.start, share=share, flops=flops)
 
 

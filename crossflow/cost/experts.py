@@ -8,7 +8,18 @@ Tiles, memory and the power limit join as in `crossflow.cost.waves`; the library
 
 Some kernels carry the rows of other ranks through: they write zeros for them (`carried`), or even multiply them (`multiplied`). So they do
 where all tokens of the ranks that share the experts out are gathered on each; after an exchange there are none (`given`).
+
+A kernel whose host does not know how many rows each expert gets may have room for the most that there can be (`padded`): each expert of
+the rank, with rows or without, begins a block of so many rows. Blocks without any row pass through the last cache and are written like
+the others, they are only not multiplied (DeepGEMM's products of contiguous groups [1]_). In steps that write few tokens they are nearly
+all blocks, so that such a layer takes as long for one token as for a hundred.
 Fits and errors: docs/validation.md.
+
+References
+----------
+.. [1] deepseek-ai/DeepGEMM, include/deep_gemm/impls/sm90_fp8_gemm_1d2d.cuh: the warp that loads does so for all blocks, those that multiply
+   skip blocks whose place in `grouped_layout` is negative. Rows: vLLM, model_executor/layers/fused_moe/deep_gemm_utils.py,
+   `compute_aligned_M`.
 """
 
 from __future__ import annotations
@@ -43,6 +54,7 @@ class _Layers:
     rows: Array  # that are multiplied, those of other ranks too where the library does so
     others: Array  # of other ranks
     loads: RowLoads
+    blank: Array | float = 0.0  # blocks of `padded` rows without any row. [1]
 
 
 def expert_library(architecture: Architecture, names: Sequence[str], dtype: str) -> ExpertLibrary | None:
@@ -156,8 +168,11 @@ def _layer_times(sizes: Array, loads: RowLoads, device: _Device, dtype: str, war
     layers = _Layers(
         hidden=hidden, inner=inner, branches=branches, rows=loads.rows + others, others=beside,
         loads=RowLoads(experts=loads.experts, rows=loads.rows, tiles=loads.tiles + others / heights),
+        blank=_blank(sizes, loads, given, library.padded),
     )  # fmt: skip
-    held = loads.experts * (branches + 1.0) * hidden * inner * element + 2.0 * layers.rows * (hidden + inner)
+    held = loads.experts * (branches + 1.0) * hidden * inner * element + 2.0 * (layers.rows + layers.blank * library.padded) * (
+        hidden + inner
+    )
     missing = _missing(held, device.capacity)
     weights = missing if warm else np.ones_like(held)
     found = [_product(n, k, layers, weights, missing, device, dtype, boosted) for n, k in ((branches * inner, hidden), (hidden, inner))]
@@ -168,6 +183,15 @@ def _layer_times(sizes: Array, loads: RowLoads, device: _Device, dtype: str, war
     steady = library.token * given / active + library.expert * loads.experts
     extra = np.stack(np.broadcast_arrays(passing + steady, 0.0 * steady, 0.0 * steady, passing, between * missed, passing))
     return np.asarray(found[0] + found[1] + extra)
+
+
+def _blank(sizes: Array, loads: RowLoads, given: Array, padded: int) -> Array | float:
+    """Blocks of so many rows for which a kernel has room, and which have none. [1]"""
+    if not padded:
+        return 0.0
+    places = np.maximum(sizes[5], sizes[11]) / sizes[6]  # for experts on the rank
+    room = np.ceil((given + places * (padded - 1.0)) / padded)
+    return np.asarray(np.maximum(room - loads.tiles[TILE_ROWS.index(padded)], 0.0))
 
 
 def _missing(held: Array, capacity: Array) -> Array:
@@ -182,7 +206,8 @@ def _between(layers: _Layers, element: float, library: ExpertLibrary) -> Array:
     rank results r1 w1 of both products, where the kernels carry it through.
     """
     own = layers.loads.rows * (layers.hidden * (3.0 * HALF + 2.0 * element) + layers.inner * (4.0 * HALF + 2.0 * element))
-    return np.asarray(own * library.passes + layers.others * (layers.hidden + 3.0 * layers.inner) * HALF * library.carried)
+    activated = layers.blank * library.padded * layers.inner * (4.0 * HALF + 2.0 * element)  # and quantised, of blocks without rows too
+    return np.asarray(own * library.passes + layers.others * (layers.hidden + 3.0 * layers.inner) * HALF * library.carried + activated)
 
 
 def _product(
@@ -193,20 +218,23 @@ def _product(
     weights, missing : share of the weights, and of rows and results, that are not in the last cache, shape (layers,). [1]
     """
     library, element, units, rows = device.library, DTYPE_BYTES[dtype], device.units, layers.rows
+    shapes = TILES if not library.padded else tuple(one for one in TILES if TILE_ROWS[one[0]] == library.padded)
     rate = device.throughput / units * library.matrix
     per_unit = device.frequency * library.cache_bytes_per_clock
     one = n * k * element
     away = _missing(one, device.capacity)
-    tiles = layers.loads.tiles[[i for i, _ in TILES]]
-    height, width = (np.array(side, dtype=float)[:, None] for side in ([TILE_ROWS[i] for i, _ in TILES], [w for _, w in TILES]))
+    tiles = layers.loads.tiles[[i for i, _ in shapes]]
+    height, width = (np.array(side, dtype=float)[:, None] for side in ([TILE_ROWS[i] for i, _ in shapes], [w for _, w in shapes]))
     depth = np.ceil(k / DEPTH) * DEPTH
-    filled = tiles * np.ceil(n / width) / units
+    blocks = tiles + layers.blank
+    filled = blocks * np.ceil(n / width) / units
     waves = np.ceil(filled)
-    compute = 2.0 * height * width * depth / rate
+    compute = 2.0 * height * width * depth / rate * divide(tiles, blocks)
     panels = ((height + width) * depth * element) / per_unit
     block = np.sqrt(np.sqrt(_fourth(compute) + _fourth(panels))) + HALF * height * width / per_unit
     again = np.maximum(np.ceil(tiles / np.maximum(layers.loads.experts, 1.0) / library.group) - 1.0, 0.0)
-    moved = layers.loads.experts * one * (weights + again * away) + rows * (k * element + n * HALF) * missing
+    passing = rows + layers.blank * library.padded
+    moved = layers.loads.experts * one * (weights + again * away) + passing * (k * element + n * HALF) * missing
     memory = moved / (device.memory * library.memory)
     whole = np.sqrt(np.sqrt(_fourth(waves * block) + _fourth(memory)))
     if not boosted:

@@ -64,6 +64,7 @@ class Fabric:
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
     all_reduce: PeerAllReduce | None = None  # kernels that software has of its own for it
+    connected: bool = False  # whether it runs them over direct links between all devices of a node
     # near, far: what a hop inside a node and between nodes takes longer than over the links that were measured, where no step of the
     # parameters is one hop. [s]
     near: Array = field(default_factory=lambda: ZERO)
@@ -149,6 +150,8 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
     """Fabric of a system; rates come from its ports, kernels of their own for an all-reduce from its software."""
     missing = np.array([np.nan])
     near, far = (_later(port, ZERO) for port in (architecture.intra, architecture.inter))
+    named = () if all_reduce is None else all_reduce.direct
+    known = architecture.generation in named or bool(named and not architecture.generation)  # a generated chip is new
     return Fabric(
         intra=network.intra.fabric,
         network=network.inter.fabric,
@@ -160,6 +163,7 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         bridged=network.host.bridged,
         sockets=network.host.sockets,
         all_reduce=all_reduce,
+        connected=known and network.intra.fabric == "infinity-fabric",
         near=near,
         far=far,
         reduction=None if architecture.intra is None else architecture.intra.reduction,
@@ -308,13 +312,13 @@ def _copy(fabric: Fabric, collective: str, ranks: int) -> Array:
 def _peers(fabric: Fabric, ranks: int, bonded: bool) -> tuple[Way, ...]:
     """All-reduce of a serving engine: each rank reads all buffers in one shot, or a shard of all, then all shards, in two.
 
-    Over bonded links among all ranks, or over the host's bus between two. Source: vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
-    customAllReduceKernels.cu.
+    Over bonded links among all ranks, over direct links to each of the others, or over the host's bus between two. Source: vLLM,
+    csrc/custom_all_reduce.cuh; TensorRT-LLM, customAllReduceKernels.cu.
     """
     p, own = fabric.parameters, fabric.all_reduce
-    if own is None or not (bonded or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
+    if own is None or not (bonded or fabric.connected or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
         return ()
-    rate = fabric.link if bonded else fabric.host
+    rate = fabric.link if bonded else fabric.link * (ranks - 1) / _direct_links(fabric) if fabric.connected else fabric.host
     base = p.peer_launch + own.start + ranks * p.peer_rank
     once = Way(base=base, per_byte=(ranks - 1) / (p.peer_efficiency * rate), limit=own.limit)
     volume = ring_volume("all_reduce", ranks)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, divide
+from crossflow.base.results import later
 from crossflow.cost import collectives
 from crossflow.cost.collectives import ROOTED
 from crossflow.cost.exchange import group_time, held_time
@@ -38,6 +39,8 @@ from crossflow.program.program import Message, MessageTable
 
 if TYPE_CHECKING:
     from crossflow.hardware.mapping.congestion import DevicePart, Pattern, Slowdown
+else:
+    DevicePart, Pattern, Slowdown = later("crossflow.hardware.mapping.congestion", "DevicePart", "Pattern", "Slowdown")
 
 TRANSFERS = ("send_recv", "sendrecv")
 # Fabrics whose links reach their rate, so that placement and sharing say all; and those whose groups of a node each have the direct links

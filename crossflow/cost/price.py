@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide, largest
 from crossflow.base.formats import DTYPE_BYTES, without_structure
 from crossflow.base.stages import stage
 from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs
@@ -396,8 +396,8 @@ def layer_costs(
             here[i] = values
         here[len(FIGURES) :] = costs.resource_times
         first += len(costs.time)
-    by_resource, kinds = table[len(FIGURES) :], np.arange(len(names))[:, None, None]
-    by_resource[:] = np.where(by_resource.argmax(axis=0) == kinds, table[0] - table[1], 0.0)  # as `KernelCosts.bound_times`
+    by_resource = table[len(FIGURES) :]
+    by_resource[:] = np.where(largest(by_resource), table[0] - table[1], 0.0)  # as `KernelCosts.bound_times`
     each = table[0, program.in_tables]
     members = program.members(layers, phases)
     for kernel, often in members.counts:

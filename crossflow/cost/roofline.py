@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, at_points, divide
+from crossflow.base.arrays import Array, Index, Mask, at_points, divide, largest
 from crossflow.base.formats import DTYPE_BYTES, HALF, kept_bytes
 from crossflow.cost.tiling import PowerLimit, register_accesses, traffic_by_level
 from crossflow.cost.waves import WIDENING, Widening, padded, quantised, wave_times
@@ -45,15 +45,9 @@ class KernelCosts:
     working: Array  # time in which units work, as if all of them did. [s]
 
     @property
-    def bound(self) -> Index:
-        """Index of the slowest resource: 0 compute, 1 + i level i; shape (kernels, n)."""
-        return np.asarray(self.resource_times.argmax(axis=0))
-
-    @property
     def bound_times(self) -> Array:
         """Time in kernels that each resource binds, without launches, shape (1 + levels, kernels, n). [s]"""
-        resources = np.arange(len(self.resource_times))[:, None, None]
-        return np.asarray(np.where(self.bound == resources, self.time - self.launch, 0.0))
+        return np.asarray(np.where(largest(self.resource_times), self.time - self.launch, 0.0))
 
     @property
     def spare(self) -> Array:
@@ -249,7 +243,9 @@ def _tiled_costs(
     times[0], times[-2 if levels > 1 else -1] = compute, cache  # the last cache is the level before memory
     times[-1], traffic[-1] = memory, moved
     costs = _launched(times, time, traffic, flops, architecture, energy, np.ones((len(time), 1)))
-    return costs if own is None or not architecture.graphs else costs.launched(own.start)
+    if own is None or not architecture.graphs:
+        return costs
+    return costs.launched(own.start if library is None or library.start is None else np.where(widens, library.start, own.start))
 
 
 def _missed(footprint: Array, architecture: Architecture, library: ProductLibrary) -> Array:

@@ -15,6 +15,7 @@ References
 .. [1] Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023, arXiv:2310.01889.
 .. [2] NVIDIA, Transformer Engine, transformer_engine/pytorch/attention (context parallelism, `cp_comm_type` p2p).
 .. [3] NVIDIA, Megatron-Core, megatron/core/ssm/mamba_context_parallel.py.
+.. [4] PyTorch, tools/autograd/derivatives.yaml (`mul.Tensor`, `silu`, `gelu`, `add.Tensor`).
 """
 
 from __future__ import annotations
@@ -494,20 +495,22 @@ class _BlockBuilder:
         self._activation(unit, part, elements, self.again("activation", part) * elements, biased=biased)
 
     def _activation(self, unit: str, part: Part, elements: Array, again: Array, *, biased: bool) -> None:
-        """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2; unfused also the bias, and silu apart from the product.
+        """GELU: r1 w1, backward r2 w1; gated: r2 w1, backward r3 w2. A bias of all branches: its gradient r1 for each of them.
 
-        Of the `elements` some are computed `again` before the gradients. [1]
+        Unfused, as eager PyTorch runs `silu(gate) * up` [4]_ (torchtitan's `FeedForward`): silu r1 w1 apart from the product; backward
+        r2 w1 for the gradient of either factor and of silu; the bias r1 w1 for each branch. Where one product makes both branches, autograd
+        joins their gradients in a further kernel, which is left out. Of the `elements` some are computed `again` before the gradients. [1]
         """
-        e, fused = self.element, self.fused("activation")
-        forward, backward, launches = (3.0, 5.0, 1) if part.gated else (2.0, 3.0, 1)
+        e, fused, branches = self.element, self.fused("activation"), 1.0 + part.gated
+        forward, backward, launches, back = (3.0, 5.0, 1, 1) if part.gated else (2.0, 3.0, 1, 1)
         if not fused and part.gated:
-            forward, backward, launches = forward + 2.0, backward + 4.0, 2
+            forward, backward, launches, back = 5.0, 9.0, 2, 3
         if not fused and biased:
-            forward, launches = forward + 2.0, launches + 1
+            forward, launches = forward + 2.0 * branches, launches + 1
         if biased:
-            backward += 1.0
+            backward, back = backward + branches, back + 1
         self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
-        self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=launches + biased)
+        self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=back)
         if np.any(again):
             often = np.where(again > 0, self.once_more, 0.0)
             self._pass(unit, "input", forward * e * again, flops=8.0 * again, launches=launches * often)

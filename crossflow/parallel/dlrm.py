@@ -373,9 +373,8 @@ def model_flops(job: DlrmJob, plans: Hierarchies) -> Array:
         products = [2.0 * copies * linear.weights for linear in linears]
         inputs = sum(products) if job.passes_back(layer) else sum(products[1:]) * job.trains(layer)
         total += inputs + sum(products) * job.trains(layer)
-    products_of_encoder = model.encoder.matrix_flops if model.encoder else 0.0
     if job.passes_back("interaction") or job.trains("interaction"):
-        total += products_of_encoder + 2.0 * scores + products_of_encoder * job.trains("interaction")
+        total += model.interaction_flops * (1.0 + job.trains("interaction")) + 2.0 * scores
     return np.asarray(total * plans.batch)
 
 

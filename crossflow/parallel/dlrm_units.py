@@ -80,10 +80,14 @@ class Builder:
         self._mlp("bottom", "dense", model.bottom, gathered=np.zeros(len(plans)))
         self._interaction()
         divided = (plans.groups(self.top).tensor.size > 1).astype(float)
-        if model.encoder is not None:
-            self._encoder()
-            divided = divided * ~plans.transformer.same(plans.groups(self.top))
-            self._leave("transformer", model.top[0].k, divided + (plans.groups(self.top).tensor.size == 1))
+        if model.encoder is not None or model.cross is not None:
+            kind: Kind = "dense" if model.encoder is None else "transformer"
+            if model.encoder is None:
+                self._cross()
+            else:
+                self._encoder()
+            divided = divided * ~plans.groups(kind).same(plans.groups(self.top))
+            self._leave(kind, model.top[0].k, divided + (plans.groups(self.top).tensor.size == 1))
         if model.routing is not None:
             self._experts(divided)
         else:
@@ -190,6 +194,30 @@ class Builder:
         self._add(
             name, "interaction", kind, before_backward=[Send(collective="all_gather", size=size, group=self.plans.groups(kind).tensor)]
         )
+
+    def _cross(self) -> None:
+        """Cross layers, the first product of each cut by columns and the second by rows, whose sums are reduced."""
+        cross, mesh, e = self.job.model.cross, self.plans.dense, self.job.element
+        assert cross is not None
+        m, tp = self.samples("dense"), mesh.tensor.size
+        inner, elements = np.ceil(cross.rank / tp), m * cross.width
+        for i in range(cross.layers):
+            unit, size = f"interaction.{i}.cross", elements * e
+            self._product(unit, m, inner, cross.width)
+            self._product(unit, m, cross.width, inner)
+            self._pass(unit, "forward", 4.0 * size, flops=3.0 * elements)  # x0 (y + b) + x r3 w1
+            self._pass(unit, "activation", 10.0 * size, launches=3, flops=5.0 * elements)  # of y r2 w1, x0 r3 w1, x r2 w1
+            self._pass(unit, "weight", size, flops=elements)  # of the bias r1
+            split = np.where((tp > 1) & (i == 0), size, 0.0)
+            self._add(
+                unit, "interaction", "dense", 2.0 * cross.width * cross.rank / tp + cross.width, 2.0 * size + m * inner * e,
+                before_forward=[Send(collective="all_gather", size=split, group=mesh.tensor)],
+                after_forward=[Send(collective="all_reduce", size=size, group=mesh.tensor)],
+                after_input=[
+                    Send(collective="all_reduce", size=np.where(split > 0, 0.0, size), group=mesh.tensor),
+                    Send(collective="reduce_scatter", size=split, group=mesh.tensor),
+                ],
+            )  # fmt: skip
 
     def _encoder(self) -> None:
         """Layers of attention and MLP over features."""

@@ -4,6 +4,8 @@ References
 ----------
 .. [1] Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems", arXiv:1906.00091.
 .. [2] Hsia et al., "MAD-Max Beyond Single-Node", ISCA 2024, Sec. II and Table II.
+.. [3] Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021,
+   arXiv:2008.13535, Eq. (1) and (2).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
@@ -25,7 +29,7 @@ DLRM_LAYERS: tuple[DlrmLayer, ...] = ("embedding", "bottom", "interaction", "top
 BELOW: Mapping[DlrmLayer, tuple[DlrmLayer, ...]] = {
     "embedding": (), "bottom": (), "interaction": ("embedding", "bottom"), "top": ("embedding", "bottom", "interaction"),
 }  # fmt: skip
-Interaction = Literal["concatenation", "dot", "transformer"]
+Interaction = Literal["concatenation", "dot", "transformer", "cross"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,25 @@ class Encoder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cross:
+    """Cross layers of low rank: x' = x0 * (U (V x) + b) + x, where x0 are all features and x the layer's input ([3]_, Eq. 2)."""
+
+    layers: int
+    width: int  # elements of x, all features concatenated. [1]
+    rank: int  # columns of U and rows of V. [1]
+
+    @property
+    def weights(self) -> int:
+        """Elements of the matrices of all layers."""
+        return 2 * self.layers * self.width * self.rank
+
+    @property
+    def parameters(self) -> int:
+        """The same with their biases."""
+        return self.weights + self.layers * self.width
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dlrm:
     """A whole recommendation model."""
 
@@ -117,6 +140,7 @@ class Dlrm:
     top: tuple[Linear, ...]  # layers of the top MLP; with `routing` those of one expert
     interaction: Interaction = "concatenation"  # how pooled embeddings and the bottom MLP's output meet
     encoder: Encoder | None = None  # the transformer, where they meet in one
+    cross: Cross | None = None  # the cross layers, where they meet in these
     routing: Routing | None = None  # experts in the place of the top MLP, of which a sample passes some
 
     @property
@@ -139,7 +163,7 @@ class Dlrm:
         if layer == "embedding":
             return self.table_parameters
         if layer == "interaction":
-            return self.encoder.parameters if self.encoder else 0
+            return self.encoder.parameters if self.encoder else self.cross.parameters if self.cross else 0
         copies = self.routing.experts if self.routing and layer == "top" else 1
         return copies * sum(linear.parameters for linear in (self.bottom if layer == "bottom" else self.top))
 
@@ -163,7 +187,12 @@ class Dlrm:
         """Operations of one sample's forward pass in products with weights, as papers count them. [flop]"""
         active = self.routing.active if self.routing else 1
         dense = sum(linear.weights for linear in self.bottom) + active * sum(linear.weights for linear in self.top)
-        return 2.0 * dense + (self.encoder.matrix_flops if self.encoder else 0.0)
+        return 2.0 * dense + self.interaction_flops
+
+    @property
+    def interaction_flops(self) -> float:
+        """The same of the interaction alone. [flop]"""
+        return self.encoder.matrix_flops if self.encoder else 2.0 * self.cross.weights if self.cross else 0.0
 
     def forward_flops(self) -> float:
         """Operations of one sample's forward pass: products with weights, scores of attention, dot products of features. [flop]"""
@@ -188,7 +217,10 @@ def linears(widths: tuple[int, ...], inputs: int) -> tuple[Linear, ...]:
 
 
 def interaction_width(kind: Interaction, tables: tuple[Tables, ...], bottom: int, encoder: Encoder | None) -> int:
-    """Elements that the top MLP reads of a sample: all of them, each pair's product and the bottom's output, or the encoder's mean."""
+    """Elements that the top MLP reads of a sample: all of them, each pair's product and the bottom's output, or the encoder's mean.
+
+    Cross layers give as many as they take.
+    """
     if kind == "transformer" and encoder is not None:
         return encoder.attention.width + bottom
     if kind == "dot":
@@ -248,7 +280,7 @@ class DlrmJob:
 
     def trains(self, layer: DlrmLayer) -> bool:
         """Whether a layer's weights change."""
-        return self.training and layer not in self.frozen and self.model.layer_parameters(layer) > 0
+        return self.training and layer not in self.frozen and bool(np.any(self.model.layer_parameters(layer)))
 
     def passes_back(self, layer: DlrmLayer) -> bool:
         """Whether gradients pass through a layer to something that trains below it."""

@@ -15,6 +15,7 @@ from crossflow.program.embedding.datasets import named
 from crossflow.program.embedding.reuse import BINS, Reuse, normalised
 from crossflow.workload.dlrm import (
     DLRM_LAYERS,
+    Cross,
     Dlrm,
     Encoder,
     Linear,
@@ -30,6 +31,9 @@ from crossflow.workload.traits import WorkloadSpec
 from crossflow.workload.transformer import Routing, mlp, self_attention
 
 MLP_LAYERS, TABLES = 1000, 10**6  # of a model, at most
+# What an interaction of a kind has, and what it is called.
+SIZES = {"transformer": ("layers", "heads", "width", "ffn", "sequence"), "cross": ("layers", "rank")}
+CALLED = {"transformer": "a transformer", "cross": "a cross network"}
 ROUNDED = 1.01  # reuse factors are published to three digits
 
 
@@ -158,8 +162,12 @@ class MlpSpec(FileModel):
 class InteractionSpec(FileModel):
     """How embeddings and dense features meet (the kind alone will do where it has no dimensions)."""
 
-    kind: Literal["concatenation", "dot", "transformer"] = "concatenation"
-    layers: LayerCount | None = Field(None, description="layers of the transformer")
+    kind: Literal["concatenation", "dot", "transformer", "cross"] = Field(
+        "concatenation",
+        description="concatenation: side by side; dot: products of all pairs; transformer; cross: a cross network of low rank (DCN V2)",
+    )
+    layers: LayerCount | None = Field(None, description="layers of the transformer, or cross layers (DCN V2)")
+    rank: Dimension | None = Field(None, description="rank of the matrix of a cross layer, which is a product of two")
     heads: Dimension | None = Field(None, description="its attention heads")
     width: Dimension | None = Field(None, description="elements of a token")
     ffn: Dimension | None = Field(None, description="inner width of its MLP")
@@ -172,13 +180,12 @@ class InteractionSpec(FileModel):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        sizes = {name: getattr(self, name) for name in ("layers", "heads", "width", "ffn", "sequence")}
-        missing = [name for name, value in sizes.items() if value is None]
-        if self.kind == "transformer" and missing:
-            raise ValueError(f"a transformer needs {', '.join(missing)}")
-        if self.kind != "transformer" and len(missing) < len(sizes):
-            given = ", ".join(name for name in sizes if name not in missing)
-            raise ValueError(f"only a transformer has {given}, not {self.kind}")
+        own = SIZES.get(self.kind, ())
+        if missing := [name for name in own if getattr(self, name) is None]:
+            raise ValueError(f"{CALLED[self.kind]} needs {', '.join(missing)}")
+        if further := [name for name in type(self).model_fields if name not in ("kind", *own) and getattr(self, name) is not None]:
+            others = " or ".join(CALLED[kind] for kind, sizes in SIZES.items() if set(further) <= set(sizes))
+            raise ValueError(f"{f'only {others}' if others else 'no kind'} has {', '.join(further)}, not {self.kind}")
         if self.kind == "transformer" and self.width and self.heads and self.width % self.heads:
             raise ValueError(f"width = {self.width} is not a multiple of heads = {self.heads}")
         return self
@@ -191,6 +198,12 @@ class InteractionSpec(FileModel):
         return Encoder(
             layers=self.layers, sequence=self.sequence, attention=attention, mlp=mlp(width=self.width, inner=self.ffn, gated=False)
         )
+
+    def cross(self, features: int) -> Cross | None:
+        """The cross layers over so many elements, if it is made of them."""
+        if self.kind != "cross" or not (self.layers and self.rank):
+            return None
+        return Cross(layers=self.layers, width=features, rank=self.rank)
 
 
 class TopExpertsSpec(FileModel):
@@ -267,6 +280,8 @@ class DlrmSpec(SourcedSpec, WorkloadSpec):
     def _possible(self) -> Self:
         if self.interaction.kind == "dot" and len({group.width for group in self.tables}) > 1:
             raise ValueError("interaction: a dot product needs tables of one width, got " + ", ".join(str(t.width) for t in self.tables))
+        if (cross := self.dlrm().cross) and cross.rank > cross.width:
+            raise ValueError(f"interaction: rank = {cross.rank:,} is above the {cross.width:,} features that meet, so no product is saved")
         if self.sharding and self.uneven > 1:
             raise ValueError("uneven: sharding says what each device looks up; leave one of them out")
         for i, group in enumerate(self.tables):
@@ -297,5 +312,6 @@ def _dlrm(spec: DlrmSpec) -> Dlrm:
         top=spec.top.linears(width),
         interaction=spec.interaction.kind,
         encoder=encoder,
+        cross=spec.interaction.cross(width),
         routing=Routing(experts=spec.experts.count, active=spec.experts.active) if spec.experts else None,
     )

@@ -82,6 +82,7 @@ class Job:
     # Time of the host for the mask of a token of one request that writes, in the mean of all, and whether it passes beside the kernels. [s]
     mask: float = 0.0
     masks_beside: bool = True
+    likeliest: bool = False  # whether requests of a service draw among their likeliest tokens alone
     adapters: AdapterMix | None = None  # of a service, those of which every one has the adapters of `model`
     draft: Draft | None = None  # a model that guesses tokens for this one
     tower: ImageTower | None = None  # a model of images whose tokens prompts hold

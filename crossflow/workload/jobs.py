@@ -46,6 +46,7 @@ def job_of(workload: TransformerSpec) -> Job:
         draft=_draft_of(workload),
         tower=_tower_of(workload),
         adapters=_mix_of(workload),
+        likeliest=workload.task == "serving" and workload.serving.likeliest,
         mask=guided.share * guided.token if guided else 0.0,
         masks_beside=guided.overlapped if guided else True,
         written=1 + (workload.serving.speculation.tokens if workload.task == "serving" and workload.serving.speculation else 0),

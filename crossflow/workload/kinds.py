@@ -6,11 +6,18 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from crossflow.base.results import later
+
 if TYPE_CHECKING:
     from crossflow.workload.dlrm_spec import DlrmSpec
     from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
+else:
+    GemmSpec, LstmSpec, ProgramSpec, TransformerSpec = later(
+        "crossflow.workload.spec", "GemmSpec", "LstmSpec", "ProgramSpec", "TransformerSpec"
+    )
+    DlrmSpec = later("crossflow.workload.dlrm_spec", "DlrmSpec")
 
-Workload: TypeAlias = "LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec"
+Workload: TypeAlias = LstmSpec | GemmSpec | TransformerSpec | DlrmSpec | ProgramSpec
 
 
 class _Models(Mapping[str, Any]):

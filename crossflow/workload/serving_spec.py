@@ -265,6 +265,11 @@ class ServingSpec(FileModel):
     adapters: ServedAdaptersSpec | None = Field(
         None, description="adapters that requests choose between; those of the workload are merged into the weights where absent"
     )
+    likeliest: Flag = Field(
+        False,
+        description="whether requests draw among their likeliest tokens alone (top-k, or top-p below 1), as the generation_config.json of "
+        "many models asks for; else among all, or take the likeliest",
+    )
     guided: GuidedSpec | None = Field(None, description="guided decoding; no request is guided where absent")
     prefill: PrefillSpec | None = Field(
         None, description="workers of their own for prompts; without them, steps that write read prompts too"

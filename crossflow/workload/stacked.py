@@ -20,7 +20,7 @@ Stackable = TypeVar("Stackable")
 Ids = tuple[int, ...]  # of objects that live as long as what is known of them
 # By the names of classes, so that a model of one kind does not import those of the others.
 NAMED = ("Layer", "Transformer", "Dlrm")  # whose names are for people, and may differ
-EXACT = (("Encoder", "layers"),)  # numbers that count units: points share them
+EXACT = (("Encoder", "layers"), ("Cross", "layers"))  # numbers that count units: points share them
 
 
 def structures(models: Sequence[Any]) -> list[list[int]]:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import chips
+import hindcast_factors
 import numpy as np
 import support
 import yaml
@@ -64,6 +65,7 @@ from crossflow.evidence.validation.kept import KeptTables
 from crossflow.evidence.validation.left_out import WAYS, leave_out
 from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.report import Report, Table, errors
+from crossflow.evidence.validation.serving_runs import APART
 from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.evidence.validation.training import TrainingTable
 from crossflow.hardware.architecture import execution, network, room, software, template
@@ -686,10 +688,13 @@ TITLES = {
     "mlperf_training": "MLPerf training",
     "published_training": "Rates of Megatron Bridge",
     "torchtitan_training": "Rates of torchtitan",
+    "maxtext_training": "Rates of MaxText on TPUs",
+    "accelerators_training": "Training on chips of AMD, Intel and AWS",
+    "accelerators_serving": "Serving on chips of AMD, Intel and AWS",
     "wide_experts": "Services with experts over many nodes",
 }
 OWN = {"gemm_graph": "Matrix products in CUDA graphs", "moe": "Layers of experts", "kernel_power": "Power of kernels"}  # beside these
-PLURAL = ("MLPerf", "Megatron Bridge", "torchtitan")  # sources of many releases, which one line is about
+PLURAL = ("MLPerf", "AWS Neuron", "Megatron Bridge", "torchtitan", "MaxText")  # sources of many releases, which one line is about
 WORST, OF_EACH, FEWEST = 15, 3, 20  # groups that are shown first, how many of a table, and how many rows they have at least
 STATISTICS = ("rows", "median", "mean", "p90", "bias")
 ERRORS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
@@ -737,6 +742,7 @@ def _blind(table: HindcastTable) -> str:
     """Chips that were predicted from what was public before they were announced: ratios, gates, rules, inputs and forecasts."""
     words = prose()["blind"]
     text = f"## Chips predicted before they were announced\n\n{words['intro']}\n\n{_ratios(table)}\n{words['ratios']}\n\n"
+    text += f"### What the errors come from\n\n{words['factors']}\n\n{_factors()}\n"
     text += f"### Rules that were tried\n\n{words['rules']}\n\n{_tried()}\n"
     text += f"### Forecasts\n\n{words['forecasts']}\n\n{_forecasts(table)}\n"
     return text + f"### What was known, and since when\n\n{words['facts']}\n\n{_facts()}"
@@ -758,6 +764,17 @@ def _mark(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "-"
     return f"**{found['ratio']:.2f}**" if found["holds"] is False else f"{found['ratio']:.2f}"
+
+
+def _factors() -> str:
+    """Parts of the logarithm of predicted over later figures, by chip and figure."""
+    found = hindcast_factors.kept()
+    parts = [name for name in found[0] if name not in ("chip", "figure")]
+    rows = [(row["chip"], row["figure"], *(f"{100 * float(row[part]):+.0f} %" for part in parts)) for row in found]
+    means = [(name, np.mean([[abs(float(row[part])) for part in parts] for row in found if row["figure"] == name], axis=0))
+             for name in dict.fromkeys(row["figure"] for row in found)]  # fmt: skip
+    rows += [("mean size", name, *(_percent(float(size)) for size in sizes)) for name, sizes in means]
+    return markdown(("chip", "figure", *parts), rows, right=range(2, 2 + len(parts)))
 
 
 def _tried() -> str:
@@ -1130,8 +1147,12 @@ def summary(report: Report) -> str:
             }
             rows += _summary_rows(table, "regime", names)
             rows.append(("collectives, all sizes", *_short(table.measured, table.predicted)))
-        elif table.name in ("mlperf_training", "published_training"):
-            title = {"mlperf_training": "steps of MLPerf training", "published_training": "rates of Megatron Bridge"}[table.name]
+        elif table.name in ("mlperf_training", "published_training", "maxtext_training"):
+            title = {
+                "mlperf_training": "steps of MLPerf training",
+                "published_training": "rates of Megatron Bridge",
+                "maxtext_training": "rates of MaxText on TPU v4 to Ironwood",
+            }[table.name]
             for kind, mask in _masks(table.groups["kind"]):
                 short = kind.removeprefix("training of ")
                 rows.append((f"{title}, {short}; {_fitted(short)}", *_short(table.measured[mask], table.predicted[mask])))
@@ -1141,8 +1162,20 @@ def summary(report: Report) -> str:
                 mask = np.any([figures[kind] for kind in kinds], axis=0)
                 rows.append((title, *_short(table.measured[mask], table.predicted[mask])))
                 left &= ~mask
+            for figure in ("time per token", "first token"):
+                mask = np.any([held for kind, held in figures.items() if kind.startswith(f"{figure}, {APART}")], axis=0)
+                title = f"serving with {APART}, {figure}; mostly it is not said whether it guesses"
+                rows.append((title, *_short(table.measured[mask], table.predicted[mask])))
+                left &= ~mask
             title = "serving of which something is not said (docs/validation.md)"
             rows.append((title, *_short(table.measured[left], table.predicted[left])))
+        elif table.name == "power":
+            names = {name: f"power of H100 nodes in MLPerf training, {name}" for name, _ in _masks(table.groups["trained"])}
+            rows += _summary_rows(table, "trained", names)
+        elif table.name in OF_MAKERS and table.measured.size:
+            title = OF_MAKERS[table.name]
+            names = {name: title.format(name) for name, _ in _masks(table.groups["maker"])}
+            rows.extend(_summary_rows(table, "maker", names))
         elif table.measured.size:
             rows.append((PLAIN.get(table.name, table.name.replace("_", " ")), *_short(table.measured, table.predicted)))
     return "\n" + markdown(("measured", "rows", "median error", "mean error"), rows, right=(1, 2, 3)) + "\n"
@@ -1153,6 +1186,11 @@ SERVED = {
     "serving, time per token": ("time per token, more than 8 requests", "time per token, up to 8 requests"),
     "serving, first token": ("first token",),
 }
+# Tables of which the summary has a line for each maker of chips.
+OF_MAKERS = {
+    "accelerators_training": "training on chips of {}; nothing fitted",
+    "accelerators_serving": "serving on chips of {}; nothing fitted",
+}
 # What the tables without groups of their own are called in the summary.
 PLAIN = {
     "gemm_graph": "matrix products of serving engines, in CUDA graphs",
@@ -1160,7 +1198,6 @@ PLAIN = {
     "moe": "layers of experts",
     "torchtitan_training": "rates of torchtitan",
     "wide_experts": "services with experts over many nodes; nothing fitted, 18 rows known before",
-    "power": "power of H100 nodes in MLPerf training",
     "kernel_power": "power of a B200 while one kernel runs",
 }
 
@@ -1212,6 +1249,9 @@ DRAWN = {
     "mlperf_training": ("model",),
     "published_training": ("model",),
     "torchtitan_training": ("model",),
+    "maxtext_training": ("device",),
+    "accelerators_training": ("device",),
+    "accelerators_serving": ("device",),
     "wide_experts": ("seen",),
 }
 

@@ -29,8 +29,18 @@ RUNS: Mapping[str, tuple[str, bool]] = {  # names of columns -> kind of run, and
     "training, recommendation": ("training of recommendation models", False),
 }
 ENGINES: Mapping[str, Sequence[str]] = {
-    "training": ("megatron-core", "torchtitan", "nemo", "pytorch-fsdp", "megatron-deepspeed-2023", "nanotron", "t5x"),
-    "serving": ("vllm", "sglang", "tensorrt-llm"),
+    "training": (
+        "megatron-core",
+        "torchtitan",
+        "nemo",
+        "pytorch-fsdp",
+        "megatron-deepspeed-2023",
+        "nanotron",
+        "maxtext",
+        "optimum-habana",
+        "neuron",
+    ),
+    "serving": ("vllm", "sglang", "tensorrt-llm", "optimum-habana", "neuron"),
     "training, recommendation": ("torchrec",),
 }
 KERNELS: Mapping[str, str] = {

@@ -443,7 +443,7 @@ def recommendations(draw):
         "bottom": {"widths": [256, tables[0]["width"]]},
         "top": {"widths": [512, 1]},
         "dense_features": 13,
-        "interaction": {"kind": draw(pick(["concatenation", "dot"]))},
+        "interaction": draw(pick([{"kind": "concatenation"}, {"kind": "dot"}, {"kind": "cross", "layers": 2, "rank": 16}])),
         "global_batch": draw(pick([9216, 18432])),  # which racks of 72 divide too
         "task": draw(pick(["training", "forward"])),
     }

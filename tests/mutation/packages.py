@@ -32,17 +32,18 @@ TESTS = {
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
     "faster_links rising_rates serve serving congestion congestion_services images",
-    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending",
+    "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending "
+    "evidence_anchors",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
     "dlrm_program mtp offload sharded links timeline windows context serving expert_overlap recomputed unlike shared_links serve "
     "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links draft_anchors engine_anchors "
-    "arriving",
+    "arriving events_list",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
-    "transformer_step switches",
+    "transformer_step switches pass_anchors",
     "workload/cluster": "cluster_reading cluster",
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
-    "roofline job_trust places misleading limits",
+    "roofline job_trust places misleading limits python_guesses",
     "answers/catalogue": "known_names python_guesses release init",
     "answers/cluster": "cluster cluster_sharing",
     "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario job_explanations datatypes "
@@ -51,14 +52,15 @@ TESTS = {
     "answers/interactive": "interactive python_guesses",
     "answers/planning": "planning plan comparing diffusion explore_opening strategies job_plans launch_mending",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
-    "answers/service": "serving serve service_events requests_scenario",
+    "answers/service": "serving serve service_events requests_scenario fleet_scenarios",
     "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
     "replayed_points one_way images",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
     "portfolio parquet sweep_command versions names settings columns plots/plot_kinds plots/plot_files",
     "evidence/calibration": "calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
-    "attention_kernels dropping validation_post_training earlier kept_tables published_runs power",
+    "attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
+    "evidence_anchors",
     "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences",
     "evidence/jax": "jax_texts",
     "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch launch_mending other_options",
@@ -69,8 +71,8 @@ TESTS = {
 
 # Files of tests that ask none of these packages, but the command line, files, errors, documents and the release.
 OTHERS = (
-    "bench cli cli_cures cli_words docs errors files first_prediction import_without_torch layers madmax_studies money moved narrow_pages "
-    "observed platforms provenance python_page scripts signals units"
+    "bench cli cli_cures cli_words docs errors files first_prediction hints import_without_torch layers madmax_studies money moved "
+    "narrow_pages observed platforms provenance python_page scripts signals units"
 )
 
 SCRIPTS = "edges/explore/assets"  # the scripts of pages, asked in Node by the tests of tests/javascript

@@ -59,6 +59,7 @@ def losses_drawn(times, others=(), far=False):
     return axis, [float(y) for line in axis.lines for y in line.get_ydata() if np.isfinite(y)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("most", [1.02, 1.4, 1.9])
 def test_losses_are_drawn_within_their_axis_whatever_their_size(most):
     """The least is no loss, which stands just above the lower end; the upper end is just above the mark of what cannot run."""

@@ -1,13 +1,17 @@
 """Models that divide themselves by torch's own means, as users write them: for the importer, and for real ranks."""
 
+import functools
+
 import torch
 from models import Gpt, deep, gpt, half_frozen, tied
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 
 TOKENS = 32
@@ -19,6 +23,13 @@ def tokens():
 
 def replicated():
     return DistributedDataParallel(gpt()), tokens()
+
+
+def replicated_in_half_the_bits():
+    """Gradients travel in FP16; builds of torch for CPUs refuse the hook of BF16."""
+    model = DistributedDataParallel(gpt())
+    model.register_comm_hook(None, fp16_compress_hook)
+    return model, tokens()
 
 
 def replicated_with_buffers():
@@ -126,3 +137,36 @@ def in_stages():
         schedule.step(target=whole) if place else schedule.step(whole)
 
     return step
+
+
+def shared_and_replicated():
+    """Replicas of tensor groups, by the function that torch has for them."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = _over_tensor_ranks(deep(), mesh["tensor"])
+    _pre_dp_module_transform(model)
+    return DistributedDataParallel(model, device_mesh=mesh["data"]), tokens()
+
+
+def _biased(optimizer):
+    """A layer whose last bias every tensor rank has, with the gradient of its own part of the tokens."""
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    layers = nn.Linear(64, 128), nn.Linear(128, 64), nn.LayerNorm(64)
+    plan = {"0": ColwiseParallel(input_layouts=Shard(1)), "1": RowwiseParallel(output_layouts=Shard(1)), "2": SequenceParallel()}
+    model = parallelize_module(nn.Sequential(*layers), mesh, plan)
+    return {"model": model, "inputs": torch.ones(2, TOKENS, 64), "optimizer": optimizer(model.parameters())}
+
+
+def biased_one_by_one():
+    return _biased(functools.partial(torch.optim.AdamW, foreach=False))
+
+
+def biased_together():
+    return _biased(functools.partial(torch.optim.AdamW, foreach=True))
+
+
+def biased_in_one_kernel():
+    return _biased(functools.partial(torch.optim.AdamW, fused=True))
+
+
+def biased_by_sgd():
+    return _biased(functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False))

@@ -3,11 +3,13 @@
 import importlib
 import json
 import math
+import re
 from collections import Counter
 
 import pytest
 
 import crossflow
+from crossflow.answers.evaluation.events import events
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
 from crossflow.program import write_program
@@ -125,6 +127,51 @@ def test_steps_are_those_of_our_own_builder(kind, tmp_path):
     assert math.isclose(*(sum(part[name] for name in ("compute", "memory_bound_compute")) for part in busy), rel_tol=0.1)
 
 
+WIDE = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 4096,
+        "num_hidden_layers": 4, "tie_word_embeddings": False}  # fmt: skip
+# Keys, tokens, samples, and by how much the step is longer at most. DeepSeek-V3's experts are small, so that it shows what the library does
+# to send tokens to them and back: it gathers by an index, whose backward pass adds into a table of zeros.
+ROUND_TRIPS = {
+    "llama": ({**WIDE, "intermediate_size": 11008}, 4096, 2, 0.03),
+    "qwen3": ({**WIDE, "intermediate_size": 12288, "head_dim": 128}, 4096, 2, 0.03),
+    "mixtral": ({**WIDE, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}, 4096, 1,
+                0.03),
+    "deepseek_v3": ({**WIDE, "num_key_value_heads": 32, "intermediate_size": 11008, "moe_intermediate_size": 2048, "n_routed_experts": 16,
+                     "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+                     "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+                     "num_nextn_predict_layers": 0}, 4096, 1, 0.04),
+    "mamba2": ({"hidden_size": 4096, "num_hidden_layers": 4, "vocab_size": 32000, "state_size": 128, "num_heads": 128, "head_dim": 64,
+                "n_groups": 8, "chunk_size": 256, "expand": 2, "tie_word_embeddings": False}, 4096, 2, 0.03),
+    "vit": (CASES["vit"][0], None, 64, 0.03),
+}  # fmt: skip
+
+
+def operations(scenario):
+    """Operations of products, and the time of attention and scans, which are kernels of one shape in both. [flop, s]"""
+    found = events(scenario).events
+    sizes = ((one.count, [int(size) for size in re.findall(r"\d+", one.shape)]) for one in found if one.op == "gemm")
+    others = (one.time * one.count for one in found if one.op.startswith(("attention", "scan")))
+    return 2 * sum(count * math.prod(each) for count, each in sizes), sum(others)
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+def test_a_model_is_the_same_imported_and_built_in(kind, tmp_path):
+    """On software like PyTorch's without its host, whose constant times would hide what differs, with gradients in the type of weights."""
+    keys, sequence, batch, longer = ROUND_TRIPS[kind]
+    path = config(tmp_path, kind, **keys, dtype="bfloat16")
+    program = record(path, batch=batch, sequence=sequence)
+    file = write_program(program, tmp_path / "model.program.json.gz")
+    host = dict.fromkeys(("kernel", "rank", "layer", "stall", "microbatch", "step"), "0 us")
+    common = {"system": {"template": "dgx-h100", "devices": 1}, "software": {"like": "pytorch", "host": host, "gradient": "weight"}}
+    model = {"model": path, "global_batch": batch, **({"sequence": sequence} if sequence else {})}
+    ours = crossflow.from_dict({**common, "workload": model, "strategy": {"micro_batch": batch}})
+    theirs = crossflow.from_dict({**common, "workload": str(file)})
+    assert program.parameters == pytest.approx(float(ours.job().model.parameters), rel=1e-4)
+    assert operations(theirs) == (pytest.approx(operations(ours)[0], rel=1e-4), pytest.approx(operations(ours)[1], rel=1e-6))
+    steps = [float(crossflow.predict(one).step_time) for one in (ours, theirs)]
+    assert -0.01 < steps[1] / steps[0] - 1 < longer
+
+
 def test_wrong_configs_are_refused(tmp_path, exactly):
     path = config(tmp_path, "llama", **FEW)
     missing = tmp_path / "no"
@@ -209,3 +256,26 @@ def test_keys_and_values_of_groups_of_heads_are_cut_by_columns_without_a_plan(tm
     assert widths(alone) == {**columns, **rows}
     assert widths(two) == {(32, 64): 2, (64, 32): 2, (16, 64): 4, (64, 64): 4 + 2}
     assert two.memory[0]["weights"] < 0.51 * alone.memory[0]["weights"]
+
+
+MIXTURES = {
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+}
+
+
+@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("more", ["", ",fsdp2", ",ddp"])
+def test_tensor_ranks_share_experts_as_the_plan_of_the_library_says(kind, more, tmp_path):
+    """Each of two ranks has half of every expert: half of the products of all but the router, and nothing is lost."""
+    given = config(tmp_path, kind, **{**FEW, **MIXTURES[kind]})
+    alone = record(given, batch=2, sequence=32)
+    two = record(given, world_size=4 if more else 2, parallel=f"tp=2{more}", batch=2, sequence=32)
+
+    def work(program):
+        kernels = [program.kernels[i] for op in program.ops for i in op.kernels]
+        return sum(one.m * one.n * one.k * one.batch for one in kernels if isinstance(one, Product))
+
+    router = 2 * 3 * 2 * 32 * 64 * 4  # of two layers, forward and both ways back: tokens, width and experts
+    assert work(two) == (work(alone) - router) / 2 + router
+    assert two.parameters == alone.parameters

@@ -1,6 +1,7 @@
 """What users bring beside plain models: attention of torch's own layers, copies, autocast, options that change nothing."""
 
 import copy
+import functools
 import importlib
 import sys
 from collections import Counter
@@ -8,7 +9,10 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
@@ -586,3 +590,76 @@ def test_a_tensor_of_numbers_out_of_tensors_has_them():
     """Torch looks for them in memory, which fake tensors lack."""
     found = record(lambda: (Pictures(), (torch.randn(22, 64), torch.tensor([[1, 2, 3], [1, 4, 4]]))), task="inference")
     assert {one.m for one in found.kernels if isinstance(one, Product)} == {6, 16}
+
+
+def replicas_of_tensor_groups(convert):
+    """Tensor groups with replicas, by the function that torch has for them: it takes the weights out of the modules in the first step."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    plan = {"0": ColwiseParallel(input_layouts=Shard(1)), "1": RowwiseParallel(output_layouts=Shard(1)), "2": SequenceParallel()}
+    layers = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64), torch.nn.LayerNorm(64)
+    model = parallelize_module(torch.nn.Sequential(*layers), mesh["tensor"], plan)
+    _pre_dp_module_transform(model)
+    model = model.bfloat16() if convert else model
+    inputs = torch.ones(2, 32, 64, dtype=torch.bfloat16 if convert else None)
+    return torch.nn.parallel.DistributedDataParallel(model, device_mesh=mesh["data"]), inputs
+
+
+@pytest.mark.parametrize(("convert", "states"), [(False, 2), (True, 3 * 2)])
+def test_weights_that_hooks_take_out_of_their_modules_are_updated(convert, states):
+    """Each has its two moments, in BF16 also its copy, in FP32; what was not in a module after a step had none."""
+    program = record(functools.partial(replicas_of_tensor_groups, convert), world_size=4)
+    held = program.memory[0]
+    assert held["weights"] == (2 * 64 * 64 + 64 + 64 + 2 * 64) * (2 if convert else 4)
+    assert held["optimizer"] == states * held["weights"]
+
+
+class Activated(nn.Module):
+    """Makes an activation where it calls it, as models of transformers do whose configuration names one."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        return self.down(nn.SiLU()(self.up(x) * 2) * 3)
+
+
+def test_an_activation_belongs_to_the_module_that_makes_it():
+    """It was of no layer, and joined with nothing there: three passes."""
+    program = record(lambda: (nn.Sequential(Activated(), Activated()), torch.ones(4, 32)), task="inference")
+    passes = [op.layer for op in program.ops if not any(isinstance(program.kernels[i], Product) for i in op.kernels)]
+    assert passes == ["0", "1"]
+
+
+def hooked(hook):
+    model = torch.nn.parallel.DistributedDataParallel(nn.Linear(32, 32))
+    model.register_comm_hook(None, hook)
+    return model, torch.ones(4, 32)
+
+
+def test_a_hook_that_sends_what_it_wants_is_refused(exactly):
+    """Whatever its name is."""
+
+    def fp16_compress_hook(_state, bucket):
+        return bucket
+
+    sentence = (
+        "register_comm_hook: the import knows allreduce_hook, fp16_compress_hook, bf16_compress_hook of torch, not your "
+        "fp16_compress_hook; leave it out, or reduce the gradients in a step of your own"
+    )
+    with pytest.raises(CrossflowError, match=exactly(sentence)):
+        record(functools.partial(hooked, fp16_compress_hook), world_size=2)
+
+
+@pytest.mark.parametrize("task", ["training", "inference"])
+def test_a_file_of_torch_export_is_a_model(task, tmp_path):
+    """It is in the mode in which it was exported, and says so where it is asked to change."""
+    file = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(perceptron().eval(), (torch.ones(4, 64),)), file)
+    found, plain = (
+        record(one, world_size=2, parallel="ddp", task=task)
+        for one in (lambda: (torch.export.load(file).module(), torch.ones(4, 64)), lambda: (perceptron(), torch.ones(4, 64)))
+    )
+    assert found.parameters == plain.parameters
+    work = [sum(one.m * one.n * one.k for one in program.kernels if isinstance(one, Product)) for program in (found, plain)]
+    assert work[0] == work[1] > 0

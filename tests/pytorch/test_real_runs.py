@@ -168,13 +168,13 @@ def test_a_real_rank_that_fails_ends_the_others(tmp_path):
     assert not any(str(script).encode() in one for one in commands)
 
 
-def test_tensors_that_are_not_on_a_processor_are_refused(tmp_path):
+def test_tensors_that_are_not_on_a_processor_are_refused(tmp_path, rank_server):
     script = tmp_path / "script.py"
     text = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1, device='meta'))\n"
     script.write_text(text, encoding="utf-8")
     there = "all_reduce has tensors on meta, whose times only its streams know"
     sentence = f"crossflow: --real records collectives on processors, and {there}; run the script on cpu, with gloo\n"
-    assert run("--real", "--world-size", "1", "--", str(script)) == (2, "", sentence)
+    assert run("--real", "--world-size", "1", "--", str(script), server=rank_server) == (2, "", sentence)
 
 
 # -------------------------------------------------------------------------------------------- in process

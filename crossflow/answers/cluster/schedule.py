@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from crossflow.answers.planning.opening import Overrides, as_settings
 from crossflow.answers.scenario import overridden
 from crossflow.base import files
 from crossflow.base.arrays import Array, divide
+from crossflow.base.drawing.picture import Picture
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.base.limits import shown
@@ -27,9 +28,6 @@ from crossflow.engine.cluster.record import ScheduledCluster
 from crossflow.hardware.architecture.run_cost import operation_of
 from crossflow.hardware.mapping.slices import text_of
 from crossflow.workload.requests.words import lasting
-
-if TYPE_CHECKING:
-    from crossflow.base.drawing.picture import Picture
 
 QUEUES = Trust(level="unknown", band=None, reason="queues of clusters were never compared with a measurement")
 LINKS = Trust(level="unknown", band=None, reason="what jobs lose to each other on shared links was never compared with a measurement")

@@ -14,11 +14,14 @@ from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps import own_step
 from crossflow.base.arrays import plain
+from crossflow.base.results import later
 from crossflow.cost.network import LaidGroups
 from crossflow.hardware.architecture.network import TAIL
 
 if TYPE_CHECKING:
     from crossflow.hardware.mapping.congestion import Slowdown
+else:
+    Slowdown = later("crossflow.hardware.mapping.congestion", "Slowdown")
 
 CONGESTION = "system.network.inter.congestion"
 SLOWER = 1e-9  # share by which a collective takes longer, from which on it is told

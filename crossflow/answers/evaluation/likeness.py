@@ -20,6 +20,7 @@ from crossflow.answers.bands import (
     SCALES,
     Likeness,
     Trust,
+    compared,
     experts_of,
     load_of,
     scale_of,
@@ -289,7 +290,8 @@ def _maker(scenario: Scenario) -> str:
     if not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none":
         return ""
     needed = _needed(kind)
-    others = [device for device in _devices() if needed & set(device.get("measured", ()))]
+    known = compared(kind)
+    others = [device for device in _devices() if needed & set(device.get("measured", ())) or device["name"] in known]
     if not others or any(device.get("vendor") == system.vendor for device in others):
         return ""
     maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()

@@ -16,6 +16,7 @@ from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.steps.services import between_nodes, unlike_images
 from crossflow.base.arrays import Array, Mask
+from crossflow.base.results import later
 from crossflow.base.stages import stage
 from crossflow.engine.service.replayed import ServiceReplay
 from crossflow.workload.requests.record import RequestTrace
@@ -23,6 +24,8 @@ from crossflow.workload.serving_spec import ServingSpec
 
 if TYPE_CHECKING:
     from crossflow.answers.evaluation.congestion import CongestedStep
+else:
+    CongestedStep = later("crossflow.answers.evaluation.congestion", "CongestedStep")
 
 UNSERVED = "none of {n} requests has room: a prompt with its output is longer than the cache of an engine, or than a step may read"
 CROWDED = 0.25  # share of their time that requests of a closed loop wait, beyond which they are told to be too many

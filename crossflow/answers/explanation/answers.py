@@ -15,12 +15,14 @@ from crossflow.answers.explanation.parameters import Parameter, ParameterGroup
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score, larger_is_better, unit_of
 from crossflow.base.arrays import plain
-from crossflow.base.results import PlainData, Tabular
+from crossflow.base.drawing.picture import Picture
+from crossflow.base.results import PlainData, Tabular, later
 from crossflow.base.units import show
 
 if TYPE_CHECKING:
     from crossflow.answers.uses import Use
-    from crossflow.base.drawing.picture import Picture
+else:
+    Use = later("crossflow.answers.uses", "Use")
 
 STEP, FINE_STEP = 0.01, 0.001  # relative steps of the differences: wide enough to see over whole numbers of units and banks
 ROUNDING = 1e-9  # share of a time
@@ -366,7 +368,6 @@ class Explanation(PlainData, Tabular):
         whole : constants too, which were fitted or restate the device.
         """
         from crossflow.answers.explanation.tornado import figure_of, tornado
-        from crossflow.base.drawing.picture import Picture
 
         return Picture(figure=figure_of(tornado(self, top, whole=whole)))
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
 from crossflow.answers.evaluation.likeness import ARRIVING, likeness, told_trust, trust
@@ -17,11 +17,9 @@ from crossflow.answers.fleets.sizing import SizedFleet
 from crossflow.answers.scenario import Scenario, requests_of
 from crossflow.answers.score import MARGIN
 from crossflow.base.arrays import plain
+from crossflow.base.drawing.picture import Picture
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import PlainData, Tabular, public
-
-if TYPE_CHECKING:
-    from crossflow.base.drawing.picture import Picture
 
 HOUR = 3600.0
 SHARE = 0.99  # of requests that must be on target, unless a caller says otherwise

@@ -13,11 +13,13 @@ from crossflow.answers.study import findings, sweeps
 from crossflow.answers.study.plots.spec import IntervalPlot
 from crossflow.answers.study.reading import Study, read_study
 from crossflow.answers.study.tables import PointsTable
-from crossflow.base.results import PlainData, Tabular
+from crossflow.base.drawing.picture import Picture
+from crossflow.base.results import PlainData, Tabular, later
 
 if TYPE_CHECKING:
     from crossflow.answers.study.plots.view import View
-    from crossflow.base.drawing.picture import Picture
+else:
+    View = later("crossflow.answers.study.plots.view", "View")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +53,6 @@ class Draws(PlainData, Tabular):
         """Draw the medians and intervals of a column over a swept path; the first column and the first swept path where absent."""
         from crossflow.answers.study.plots.uncertainty import draw_intervals, interval_data
         from crossflow.base.drawing.canvas import nothing
-        from crossflow.base.drawing.picture import Picture
 
         paths = list(self.study.values)
         if not paths:

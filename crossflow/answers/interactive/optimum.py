@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,12 +23,10 @@ from crossflow.answers.study.planning import planned
 from crossflow.answers.study.searches import Judgement, designed, judgement, loss_rows
 from crossflow.answers.study.spaces import read_constraints
 from crossflow.answers.study.spec import StudyFile
+from crossflow.base.drawing.picture import Picture
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document, validate
 from crossflow.base.results import PlainData, Tabular
-
-if TYPE_CHECKING:
-    from crossflow.base.drawing.picture import Picture
 
 Searcher = Literal["gradient", "slsqp", "trust-constr", "tpe", "cma-es", "nsga2", "evolution", "random", "exhaustive"]
 

@@ -16,12 +16,15 @@ from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import MARGIN, MILLION, Score, larger_is_better, money, unit_of
 from crossflow.base.arrays import plain
-from crossflow.base.results import DeviceMemory, PlainData, Tabular, public
+from crossflow.base.results import DeviceMemory, PlainData, Tabular, later, public
 from crossflow.base.units import show
 
 if TYPE_CHECKING:
     from crossflow.answers.prediction import Prediction
     from crossflow.base.drawing.picture import Picture
+else:
+    Prediction = later("crossflow.answers.prediction", "Prediction")
+    Picture = later("crossflow.base.drawing.picture", "Picture")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,12 @@ from crossflow.answers.score import Score
 from crossflow.answers.search.evolution import Evolved, evolve, refine
 from crossflow.answers.search.shares import choices_of
 from crossflow.base.arrays import Array, Index
+from crossflow.base.results import later
 
 if TYPE_CHECKING:
     from crossflow.answers.search.problem import SearchProblem
+else:
+    SearchProblem = later("crossflow.answers.search.problem", "SearchProblem")
 
 Seen = Callable[[Score], None]  # is told scores as they are made, for bars of progress
 SPREAD = "division_spread"  # column: by how much ends of the search for a division differ at a point

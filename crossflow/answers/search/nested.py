@@ -25,9 +25,12 @@ from crossflow.answers.search.oracle import Oracle
 from crossflow.answers.search.settings import Local
 from crossflow.answers.search.space import Designs
 from crossflow.base.arrays import Array, Index
+from crossflow.base.results import later
 
 if TYPE_CHECKING:
     from crossflow.answers.search.problem import SearchProblem
+else:
+    SearchProblem = later("crossflow.answers.search.problem", "SearchProblem")
 
 WAVE = 16  # combinations between two looks at what can be left out, whatever the number of processes
 BRIEF_STARTS, BRIEF_STEPS = 2, 20

@@ -19,9 +19,12 @@ from crossflow.answers.search.pareto import beaten, non_dominated
 from crossflow.answers.search.space import Designs
 from crossflow.base.arrays import Array, Mask, plain
 from crossflow.base.errors import CrossflowError
+from crossflow.base.results import later
 
 if TYPE_CHECKING:
     from crossflow.answers.search.problem import SearchProblem
+else:
+    SearchProblem = later("crossflow.answers.search.problem", "SearchProblem")
 
 Row = Mapping[str, Any]
 Recorder = Callable[[int, Mapping[str, Any]], None]  # of the rows recorded before, and the columns of a batch

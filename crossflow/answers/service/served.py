@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from crossflow.answers.evaluation.replay_statistics import (
 from crossflow.answers.evaluation.replaying import replayed_scenario, tallied_scenario
 from crossflow.answers.scenario import Scenario
 from crossflow.base.arrays import Array
+from crossflow.base.drawing.picture import Picture
 from crossflow.base.errors import CrossflowError
 from crossflow.base.results import PlainData, Tabular
 from crossflow.base.units import show
@@ -32,9 +33,6 @@ from crossflow.engine.service.fleet import Tallied
 from crossflow.engine.service.sketch import ERROR, Batches, Sketch
 from crossflow.engine.service.tally import Tally
 from crossflow.workload.requests.record import RequestTrace
-
-if TYPE_CHECKING:
-    from crossflow.base.drawing.picture import Picture
 
 MOMENTS = 240  # points of series over time
 STREAMED = 1_000_000  # requests beyond which a replay keeps running statistics where nobody says otherwise

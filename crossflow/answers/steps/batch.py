@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array
+from crossflow.base.results import later
 from crossflow.engine.runs.outcome import Outcome
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.template import SystemSpec
@@ -16,6 +17,9 @@ from crossflow.hardware.architecture.template import SystemSpec
 if TYPE_CHECKING:  # the chain of imports stays short
     from crossflow.answers.scenario import Scenario
     from crossflow.answers.steps.members import Members
+else:
+    Scenario = later("crossflow.answers.scenario", "Scenario")
+    Members = later("crossflow.answers.steps.members", "Members")
 
 
 @dataclass(frozen=True, kw_only=True)

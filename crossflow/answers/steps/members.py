@@ -18,6 +18,7 @@ from crossflow.answers.points import chosen_of, groups, variant
 from crossflow.answers.scenario import COUNTS, Scenario, Sized, check_strategy, resized
 from crossflow.base.arrays import Array, Index, python
 from crossflow.base.errors import CrossflowError
+from crossflow.base.results import later
 from crossflow.hardware.architecture.switching import of_their_number
 from crossflow.hardware.technology.library import Choice
 from crossflow.parallel.strategy.hierarchy import Hierarchy
@@ -34,6 +35,8 @@ from crossflow.workload.stacked import chosen, stacked, structures
 
 if TYPE_CHECKING:
     from crossflow.workload.dlrm import DlrmJob
+else:
+    DlrmJob = later("crossflow.workload.dlrm", "DlrmJob")
 
 Settings = Mapping[str, Any]
 DIMENSIONS = ("hidden", "vocabulary", "projection", "global_batch", "sequence", "m", "n", "k")  # of graphs, which change no node

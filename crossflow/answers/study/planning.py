@@ -21,10 +21,14 @@ from crossflow.answers.study.spaces import checked_columns, read_constraints, re
 from crossflow.answers.study.spec import StudyFile, money, recorded
 from crossflow.base.drawing.words import label
 from crossflow.base.files import Document
+from crossflow.base.results import later
 
 if TYPE_CHECKING:
     from crossflow.answers.search.portfolio import PortfolioProblem
     from crossflow.answers.study.portfolios import Judged
+else:
+    PortfolioProblem = later("crossflow.answers.search.portfolio", "PortfolioProblem")
+    Judged = later("crossflow.answers.study.portfolios", "Judged")
 
 UNSTARTED = ("given", "random", "exhaustive")  # searchers that start from no design
 

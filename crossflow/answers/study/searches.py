@@ -28,11 +28,15 @@ from crossflow.answers.workers import Workers, in_order
 from crossflow.base import files
 from crossflow.base.arrays import plain
 from crossflow.base.files import Document
+from crossflow.base.results import later
 from crossflow.base.units import show
 
 if TYPE_CHECKING:
     from crossflow.answers.search.own import OwnBests, Shared
     from crossflow.answers.search.portfolio import PortfolioProblem
+else:
+    OwnBests, Shared = later("crossflow.answers.search.own", "OwnBests", "Shared")
+    PortfolioProblem = later("crossflow.answers.search.portfolio", "PortfolioProblem")
 
 BEST_FOR_ALL = "best for all"  # how the best design of a search is named beside own bests
 Reporter = Callable[[int, int | None, str], None]

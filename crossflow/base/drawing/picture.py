@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossflow.base.drawing.canvas import as_written, save_as
-from crossflow.base.results import Guided
+from crossflow.base.results import Guided, later
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+else:
+    Figure = later("matplotlib.figure", "Figure")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

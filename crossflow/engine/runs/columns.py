@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, by_point, distinct
+from crossflow.base.results import later
 
 if TYPE_CHECKING:  # the chain of imports stays short
     from crossflow.parallel.shapes import Shape
+else:
+    Shape = later("crossflow.parallel.shapes", "Shape")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,16 +8,20 @@ Requests that are guided (by a grammar, or a schema) need a mask of the tokens t
 after the other, beside the kernels of the step or before them [2]_. The same host prepares steps: while the one before runs, where the
 engine schedules asynchronously, so that a step takes the longer of device and host [3]_; else between two steps.
 
+Requests that draw among their likeliest tokens (top-k, top-p) need these found among all logits, which every rank of a replica does when
+the layers are through. PyTorch sorts them [4]_; kernels made for it search for the least logit that counts.
+
 References
 ----------
 .. [1] Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", ICML 2023, Algorithm 1.
 .. [2] Dong et al., "XGrammar: Flexible and Efficient Structured Generation Engine for Large Language Models", 2024, Sec. 3.5.
 .. [3] Zhu et al., "NanoFlow: Towards Optimal Large Language Model Serving Throughput", OSDI 2025, on asynchronous scheduling.
+.. [4] vLLM, v1/sample/ops/topk_topp_sampler.py, `apply_top_k_top_p_pytorch`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,10 +44,15 @@ def service_step(step_of: StepOf, job: Job, layout: Layout, machine: Machine, he
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostWork:
-    """What the host does before the kernels of a step, and beside them: of the step, and of each request that it writes for, shape (n,)."""
+    """What the host does before the kernels of a step, and beside them: of the step, and of each request that it writes for, shape (n,).
+
+    Beside them stands what the device does to draw tokens among the likeliest ones, after the layers.
+    """
 
     before: tuple[Array, Array]  # [s]
     beside: tuple[Array, Array]  # [s]
+    draw: Array = field(default_factory=lambda: np.zeros(1))  # time of the device for each token that is drawn, on all ranks alike. [s]
+    drawn: Array = field(default_factory=lambda: np.ones(1))  # tokens that are drawn for a request in a step. [1]
 
     @classmethod
     def of(cls, job: Job, layout: Layout, stack: SoftwareStack) -> HostWork:
@@ -54,12 +63,18 @@ class HostWork:
         return cls(
             before=(np.where(beside, 0.0, own[0]), np.where(beside, 0.0, own[1]) + masks * (not job.masks_beside)),
             beside=(np.where(beside, own[0], 0.0), np.where(beside, own[1], 0.0) + masks * job.masks_beside),
-        )
+            draw=np.asarray(job.likeliest * job.model.vocabulary * stack.engine.selecting), drawn=np.asarray(job.written),
+        )  # fmt: skip
 
     @property
     def nothing(self) -> bool:
         """Whether it takes no time."""
-        return not any(np.any(time) for time in (*self.before, *self.beside))
+        return not any(np.any(time) for time in (*self.before, *self.beside, self.draw))
+
+    @property
+    def ahead(self) -> tuple[Array, Array]:
+        """What passes before the kernels of a step, with the draw of the tokens of the step before."""
+        return self.before[0], self.before[1] + self.drawn * self.draw
 
 
 def asynchronous(job: Job, layout: Layout, stack: SoftwareStack) -> Mask:
@@ -79,10 +94,11 @@ def hosted(step: Outcome, work: HostWork, requests: Array) -> Outcome:
     if work.nothing:
         return step
     beside, before = (fixed + each * requests for fixed, each in (work.beside, work.before))
-    more = np.maximum(beside - step.total, 0.0) + before
+    more, drawing = np.maximum(beside - step.total, 0.0) + before, work.drawn * work.draw * requests
+    of_host, of_device = (step.bound.get(name, np.zeros(1)) for name in ("host", "compute"))
     return replace(
-        step, total=step.total + more, breakdown={**step.breakdown, "other": step.breakdown["other"] + more},
-        bound={**step.bound, "host": step.bound.get("host", np.zeros(1)) + more},
+        step, total=step.total + more + drawing, breakdown={**step.breakdown, "other": step.breakdown["other"] + more + drawing},
+        bound={**step.bound, "host": of_host + more, "compute": of_device + drawing},
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Mask, divide, share_of
+from crossflow.base.results import later
 from crossflow.base.stages import stage
 from crossflow.cost.machine import Machine
 from crossflow.engine.runs.arriving import HandoverEnd, sent_outside, slowed_step
@@ -58,6 +59,8 @@ from crossflow.workload.job import Chunk, Job
 
 if TYPE_CHECKING:  # what its arguments are; the chain of imports stays short
     from crossflow.engine.runs.apart import ExpertPool, PooledStep
+else:
+    ExpertPool, PooledStep = later("crossflow.engine.runs.apart", "ExpertPool", "PooledStep")
 
 ROUNDS, CLOSE = 30, 1e-4  # rounds in which requests that decode are found at most, and how little they change in the last [1]
 # Requests that decode at least of a fixed number, of those that arrive, and share of time that a queue is idle at least, while they are
@@ -704,11 +707,12 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
     read = transformer_step(job.reading, prefill.layout, prefill.machine)
     step = encoded(transformer_step, read, job, prefill.layout, prefill.machine, service.prompt + service.hits)
     step = hosted(step, work, np.zeros(1))
+    first = work.draw * prefill.layout.micro_batch * prefill.layout.microbatches  # tokens are drawn once prompts are read
     worker = sending_over(job, prefill.machine, prefill, service.left)
     replica = worker if prefill.machine is machine else sending_over(job, machine, prefill, service.left)
     sent = np.maximum(worker, replica)
     ends = HandoverEnd(share=share_of(worker, sent)), HandoverEnd(share=share_of(replica, sent))
-    return _PromptsRead(step=step, time=step.total * service.left, sent=sent, ends=ends)
+    return _PromptsRead(step=step, time=step.total * service.left + first, sent=sent, ends=ends)
 
 
 def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:

@@ -109,7 +109,7 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome, Pool
         sends_writing = sends_reading = np.zeros(0)
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
-        reading_energy=reading_energy, before=_scaled(work.before, slower), beside=_scaled(work.beside, slower),
+        reading_energy=reading_energy, before=_scaled(work.ahead, slower), beside=_scaled(work.beside, slower),
         sends_writing=sends_writing, sends_reading=sends_reading,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from crossflow.base.arrays import Array, Index, Mask, by_point, distinct, summed
+from crossflow.base.arrays import Array, Index, Mask, at_points, by_point, by_points, distinct, summed
 from crossflow.cost.handovers import Handed, HandedRows
 from crossflow.cost.machine import Machine
 from crossflow.cost.passes import Steps
@@ -235,7 +235,7 @@ def _beside_weights(
     Parameters
     ----------
     often : how often parts of groups of layers occur in rows: forward, and with a gradient of their inputs and weights, shape
-        (3, rows, parts). [1]
+        (3, rows, parts), or (3, rows, parts, n) where it differs. [1]
     plain : time of each row without them, forward and backward, shape (rows, n). [s]
     split : whether weight gradients are slots of their own.
     """
@@ -251,15 +251,18 @@ def _beside_weights(
     first = gather + (nothing if copied is None else copied.fetched) - arrive
     places = unit_places(job.model)  # layers run in the order of the model
     units = forward.at(places), backward.at(places), weight[places], sums.blocks[2][places], launched[places]
-    whole = machine.stack.sharing.unit == "layer"
-    passing = functools.partial(sharded_passes, unit_groups(job.model), often, units, plain, first[places], whole=whole)
-    alone = ~gather.any(axis=0) & reduce.any(axis=0)  # gradients that are shared out where weights are not (ZeRO 2)
-    if machine.stack.overlap.data == ahead or not alone.any():
-        return passing(ahead=ahead)
-    if alone.all():
-        return passing(ahead=not ahead)
-    found, others = passing(ahead=ahead), passing(ahead=not ahead)
-    return np.where(alone, others[0], found[0]), np.where(alone, others[1], found[1])
+    passing = functools.partial(sharded_passes, unit_groups(job.model), whole=machine.stack.sharing.unit == "layer")
+    gathered, reduced, travels = (np.asarray(each.any(axis=0)) for each in (gather, reduce, arrive + leave))
+    alone = ~gathered & reduced & (machine.stack.overlap.data != ahead)  # gradients that are shared out where weights are not (ZeRO 2)
+    given, found = (units, tuple(plain), first[places]), np.array(np.broadcast_arrays(*plain))
+    for here, way in ((travels & ~alone, ahead), (alone, not ahead)):  # where nothing travels passes take what they take
+        points = np.flatnonzero(here)
+        if len(points) == len(travels):
+            return passing(often, *given, ahead=way)
+        if len(points):
+            counts = often if often.shape == often.shape[:3] else at_points(often, points)
+            found[..., points] = passing(counts, *by_points(given)(points), ahead=way)
+    return found[0], found[1]
 
 
 def by_stage(values: Array, stages: int) -> Array:

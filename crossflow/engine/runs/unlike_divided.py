@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask, alike, distinct, numbered, wide
+from crossflow.base.results import later
 from crossflow.engine.runs.memory import held_by_stages
 from crossflow.parallel.blocks import units
 from crossflow.parallel.shapes import Shape
@@ -32,6 +33,9 @@ from crossflow.workload.stacked import chosen
 if TYPE_CHECKING:
     from crossflow.engine.runs.unit_sums import UnitSums
     from crossflow.engine.runs.unlike_prices import DeviceKind, PlanPrices
+else:
+    UnitSums = later("crossflow.engine.runs.unit_sums", "UnitSums")
+    DeviceKind, PlanPrices = later("crossflow.engine.runs.unlike_prices", "DeviceKind", "PlanPrices")
 
 ROUNDS = 24  # in which stages are relieved of layers that their devices have no memory for
 WEIGHTS = (0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0)  # times as slow as it is, a kind of devices is taken for

@@ -353,14 +353,15 @@ def slot_ends(walk: Walk, durations: Array, lags: Array) -> Array:
     n, total = durations.shape[1], len(walk.before)
     if total * n <= PLAIN * len(walk.depths):
         return np.stack([_walked(walk, durations[:, i].tolist(), lags[:, i].tolist()) for i in range(n)], axis=1)
-    ends = np.zeros((total + 1, n))
+    ends = np.empty((total + 1, n))
+    durations.take(walk.kind_row, axis=0, out=ends[:-1], mode="clip")
+    ends[-1] = 0.0
     late = bool(lags.any())
     for slots, before, source, row in walk.layers:
         arrived = ends.take(source, axis=0)
         if late:
             arrived += lags.take(row, axis=0)
-        np.maximum(arrived, ends.take(before, axis=0), out=arrived)
-        np.add(arrived, durations.take(row, axis=0), out=ends[slots])
+        ends[slots] += np.maximum(arrived, ends.take(before, axis=0), out=arrived)
     return ends
 
 

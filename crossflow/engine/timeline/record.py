@@ -18,11 +18,13 @@ import numpy as np
 
 from crossflow.base.arrays import Array, Index, Mask
 from crossflow.base.errors import CrossflowError
-from crossflow.base.results import Guided, Tabular, public
+from crossflow.base.results import Guided, Tabular, later, public
 from crossflow.base.units import show, show_beyond
 
 if TYPE_CHECKING:
     from crossflow.base.drawing.picture import Picture
+else:
+    Picture = later("crossflow.base.drawing.picture", "Picture")
 
 # What a device has that works side by side: its units, the wires inside a layer, to the next stage and back, between replicas, its
 # host, and both directions of the bus to it.
@@ -281,8 +283,8 @@ class Timeline(Guided, Tabular):
     def _before(self) -> Mapping[int, list[int]]:
         """For slots with further dependencies the slots that they wait for."""
         found: dict[int, list[int]] = {}
-        for earlier, later in self.slots.joins.T.tolist():
-            found.setdefault(later, []).append(earlier)
+        for earlier, after in self.slots.joins.T.tolist():
+            found.setdefault(after, []).append(earlier)
         return found
 
     @functools.cached_property

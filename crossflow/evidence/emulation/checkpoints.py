@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +14,8 @@ from torch.distributed.checkpoint import default_planner
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.utils import _DistWrapper
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 
 class CheckpointPlans:
@@ -59,14 +61,22 @@ class CheckpointPlans:
         return plan
 
     def _gathered(self, old: Any) -> Any:
-        """Plans of emulated ranks beside those of real ones."""
+        """Plans of emulated ranks beside those of real ones; what they say of a save is what this rank says.
+
+        Objects travel as bytes, and those of emulated ranks are not read: they are copies, a thousand of which take longer than all else.
+        """
 
         def gather(wrapper: Any, own: Any) -> Any:
-            found = old(wrapper, own)
-            if found is None or not isinstance(own, SavePlan) or not wrapper.use_dist:
-                return found
-            members = _members(wrapper.group)
-            return [one if rank in self.real else self._of(rank, own) for rank, one in zip(members, found, strict=True)]
+            if not wrapper.use_dist:
+                return old(wrapper, own)
+            found = old(wrapper, pickle.dumps(own))
+            if found is None:
+                return None
+            planned = isinstance(own, SavePlan)
+            return [
+                pickle.loads(one) if rank in self.real else self._of(rank, own) if planned else own
+                for rank, one in zip(_members(wrapper.group), found, strict=True)
+            ]
 
         return gather
 
@@ -77,7 +87,7 @@ class CheckpointPlans:
 
     def _moved(self, item: WriteItem, tensor: DTensor, rank: int) -> WriteItem | None:
         """What another rank saves of a tensor, None where it has nothing that the real one does not have."""
-        part = _part(tuple(tensor.shape), tensor.device_mesh, tensor.placements, rank)
+        part = _parts(tuple(tensor.shape), tensor.device_mesh, tensor.placements).get(rank)
         if part is None or item.tensor_data is None:
             return None
         sizes, offsets = part
@@ -87,14 +97,38 @@ class CheckpointPlans:
         return dataclasses.replace(item, index=MetadataIndex(item.index.fqn, offsets), tensor_data=data)
 
 
-@functools.lru_cache(maxsize=1 << 16)  # weights and their states in optimizers are divided alike
-def _part(shape: tuple[int, ...], mesh: Any, placements: Any, rank: int) -> tuple[torch.Size, torch.Size] | None:
-    """Sizes and offsets of the part of a tensor that a rank has, None where it has none. [1]"""
-    places = (mesh.mesh == rank).nonzero().tolist()
-    if not places:
-        return None
-    sizes, offsets = _compute_local_shape_and_global_offset(shape, tuple(mesh.shape), places[0], placements)
-    return torch.Size(sizes), torch.Size(offsets)
+TensorPart = tuple[torch.Size, torch.Size]  # sizes and offsets of what a rank has of a tensor [1]
+
+
+@functools.lru_cache(maxsize=64)  # weights and their states in optimizers are divided alike
+def _parts(shape: tuple[int, ...], mesh: Any, placements: Any) -> Mapping[int, TensorPart]:
+    """The part of a tensor that each rank of a mesh has, by the rank.
+
+    Placements cut one dimension after the other, and each cut is made once for all ranks: torch makes all of it for every rank [1]_.
+
+    References
+    ----------
+    .. [1] `_compute_local_shape_and_global_offset` in torch/distributed/tensor/_utils.py, torch 2.13.
+    """
+    cuts = [_cuts(size, dim, tuple(mesh.shape), placements) for dim, size in enumerate(shape)]
+    found: dict[int, TensorPart] = {}
+    for place, rank in zip(itertools.product(*map(range, mesh.shape)), mesh.mesh.flatten().tolist(), strict=True):
+        own = [cut[tuple(place[axis] for axis in axes)] for axes, cut in cuts]
+        found[rank] = torch.Size(size for size, _ in own), torch.Size(offset for _, offset in own)
+    return found
+
+
+def _cuts(size: int, dim: int, ranks: Sequence[int], placements: Any) -> tuple[list[int], Mapping[tuple[int, ...], tuple[int, int]]]:
+    """Axes of a mesh that cut a dimension, and the length and the begin of each part by the places along them. [1]
+
+    A part without elements begins at the end.
+    """
+    axes = [axis for axis, one in enumerate(placements) if isinstance(one, Shard | _StridedShard) and one.dim == dim]
+    parts: dict[tuple[int, ...], torch.Tensor] = {(): torch.arange(size).view(*(1,) * dim, -1)}
+    for axis in axes:
+        split = functools.partial(placements[axis]._split_tensor, num_chunks=ranks[axis], with_padding=False, contiguous=False)
+        parts = {(*place, i): part for place, whole in parts.items() for i, part in enumerate(split(whole)[0])}
+    return axes, {place: (one.numel(), int(one.flatten()[0]) if one.numel() else size) for place, one in parts.items()}
 
 
 def _members(group: Any) -> list[int]:

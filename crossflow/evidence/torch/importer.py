@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import warnings
@@ -261,7 +262,9 @@ def _prepared(model: source.SourceModel, options: source.SourceOptions) -> sourc
     """The model as it trains or infers, in the type that was asked for."""
     if model.module is None:
         return model
-    module = model.module.train(options.training)
+    module = model.module
+    with contextlib.suppress(NotImplementedError):  # what torch.export gives is as it was exported
+        module.train(options.training)
     return replace(model, module=module.to(source.DTYPES[options.dtype])) if options.dtype else model
 
 
@@ -310,7 +313,9 @@ def _step(
 
     after = dict(model.module.named_parameters(remove_duplicate=False))  # which FSDP2 and DTensor have put in their place
     renamed = {weight: after[name] for weight, name in before.items()}
-    update = functools.cache(lambda: _update(model, module, plan, stages, optimizer, recorder, renamed))
+    # As those whom scripts give an optimizer before the first step; hooks may put others into the modules later.
+    weights = [one for one in module.parameters() if one.requires_grad]
+    update = functools.cache(lambda: _update(model, module, weights, plan, stages, optimizer, recorder, renamed))
 
     def train() -> None:
         for _ in range(stages.recorded - 1 if stages is not None else 0):
@@ -324,8 +329,8 @@ def _step(
             recorder.records += tied_sums(stages, module, recorder)
         if found is not None:
             found.step()
-        module.zero_grad()
-        for one in module.parameters():
+        for one in weights:
+            one.grad = None
             vars(one).pop("main_grad", None)
 
     return train
@@ -334,6 +339,7 @@ def _step(
 def _update(
     model: source.SourceModel,
     module: Any,
+    weights: Sequence[Any],
     plan: Parallelism | None,
     stages: Stages | None,
     optimizer: str,
@@ -341,7 +347,6 @@ def _update(
     renamed: Mapping[int, Any],
 ) -> Any:
     """The optimizer, with groups of weights for every stage; they are known once a step was recorded."""
-    weights = [one for one in module.parameters() if one.requires_grad]
     if stages is not None:
         names = {recorder.key(one): name for name, one in module.named_parameters()}
         stage = stages.of_weights(recorder.records, recorder.held, names)
@@ -353,7 +358,7 @@ def _update(
             own.param_groups = [part for group in own.param_groups for part in _of_each_stage({**group, "params": _now(group, renamed)})]
         return own
     make = own or made
-    return None if make is None else make(weights if stages is None else _of_each_stage({"params": weights}))
+    return None if make is None else make([*weights] if stages is None else _of_each_stage({"params": weights}))
 
 
 def _now(group: Mapping[str, Any], renamed: Mapping[int, Any]) -> list[Any]:

@@ -138,6 +138,9 @@ class StepRecorder(TorchDispatchMode):
         return super().__exit__(*error)
 
     def _open(self, module: Any, _inputs: Any) -> None:
+        if self._scope and id(module) not in self._names and _bare(module):  # made by the code that calls it, such as an activation
+            self._scope.append(self._scope[-1])
+            return
         if id(module) not in self._names:
             self._learn(module)
         if not self._scope and id(module) not in self._watched:  # hooks of all modules are not told the arguments that have names
@@ -157,9 +160,8 @@ class StepRecorder(TorchDispatchMode):
     def _learn(self, root: Any) -> None:
         """Names and weights of all modules below one that is called on its own; a module without weights or parts has its parent's name."""
         for name, module in root.named_modules(remove_duplicate=False):
-            bare = next(module.parameters(), None) is None and next(module.children(), None) is None
             own = name.removeprefix("module.") if name != "module" else ""
-            self._names.setdefault(id(module), own.rpartition(".")[0] if bare else own)
+            self._names.setdefault(id(module), own.rpartition(".")[0] if _bare(module) else own)
         self._names[id(root)] = self._names.get(id(root), "")
         for one in root.parameters():
             if self._key(local(one)) not in self.held:
@@ -320,6 +322,11 @@ class StepRecorder(TorchDispatchMode):
         self._kept.setdefault(key, storage)
         self.sizes[key] = max(self.sizes.get(key, 0.0), float(storage.nbytes()))
         return key
+
+
+def _bare(module: Any) -> bool:
+    """Whether a module has neither weights nor parts."""
+    return next(module.parameters(), None) is None and next(module.children(), None) is None
 
 
 def _evenly(tensor: Any, sizes: list[int], dim: int = 0) -> list[int]:

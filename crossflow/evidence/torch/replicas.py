@@ -11,17 +11,23 @@ References
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch.ops import gradient, local
 
 FIRST = 2**20  # bytes of the first bucket, and of a mebibyte [B]
 _BROADCAST = 250 * FIRST  # bytes of buffers that are sent at once [B]
+# Hooks of torch, and the type of what they send.
+_HOOKS: dict[Any, torch.dtype | None] = {
+    default_hooks.allreduce_hook: None, default_hooks.fp16_compress_hook: torch.float16, default_hooks.bf16_compress_hook: torch.bfloat16,
+}  # fmt: skip
 STAGE = "_crossflow_stage"  # attribute of weights: stage of a pipeline that has them
 
 
@@ -37,10 +43,11 @@ class Replicated(nn.Module):
         self.cap = int((bucket_cap_mb or 25) * FIRST)
         self.group = device_mesh.get_group() if device_mesh is not None else process_group or dist.group.WORLD
         self.views, self.dtype, self.syncs = gradient_as_bucket_view, reduce_dtype, True
+        self.sent: Any = None  # type in which buckets travel, that of their own where it is None
         self.buckets: list[list[Any]] = []
         self._ready: list[Any] = []
         self._left: list[int] = []
-        self._works: list[tuple[Any, Any, Any]] = []
+        self._works: list[tuple[Any, Any, Any, Any]] = []
         self._shares, self._shares_next = broadcast_buffers, True
         for one in module.parameters():
             if one.requires_grad:
@@ -92,6 +99,22 @@ class Replicated(nn.Module):
         finally:
             self.syncs = True
 
+    def register_comm_hook(self, _state: Any, hook: Any) -> None:
+        """Hooks of torch that say in which type buckets travel.
+
+        Raises
+        ------
+        CrossflowError
+            For other hooks, which may send anything.
+        """
+        if not isinstance(hook, Hashable) or hook not in _HOOKS:
+            name, known = getattr(hook, "__name__", type(hook).__name__), ", ".join(known.__name__ for known in _HOOKS)
+            raise CrossflowError(
+                f"register_comm_hook: the import knows {known} of torch, not your {name}; leave it out, or reduce the gradients in a step "
+                "of your own"
+            )
+        self.sent = _HOOKS[hook]
+
     def _add(self, parameter: Any) -> None:
         if not self.syncs:
             return
@@ -110,13 +133,16 @@ class Replicated(nn.Module):
         """Copy the gradients of a bucket, divided by the ranks, and begin to sum them."""
         flat = torch.cat([gradient(one).flatten() for one in parameters])
         flat = flat if self.dtype is None else flat.to(self.dtype)
-        self._works.append((parameters, flat, dist.all_reduce(flat, group=self.group, async_op=True)))
+        sent = flat if self.sent is None else flat.to(self.sent)
+        self._works.append((parameters, flat, sent, dist.all_reduce(sent, group=self.group, async_op=True)))
 
     @torch.no_grad()
     def _finish(self) -> None:
         """Wait for all buckets at the end of the backward pass; gradients are views of them, or copies."""
-        for parameters, flat, work in self._works:
+        for parameters, flat, sent, work in self._works:
             work.wait()
+            if sent is not flat:
+                flat.copy_(sent)
             own = [local(one) for one in parameters]
             parts = [part.view_as(one) for one, part in zip(own, flat.split([one.numel() for one in own]), strict=True)]
             if not self.views:

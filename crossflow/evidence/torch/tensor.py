@@ -67,11 +67,20 @@ class IndivisibleError(CrossflowError):
 
 
 VOCABULARY = "vocabulary"  # kind of the table and the head
+LIBRARY = "experts and norms"  # kind of what the library divides that a model comes from
+# Styles of transformers for what is no matrix of its own, such as weights of experts and norms of the heads of a rank [1]_.
+#
+# .. [1] transformers/distributed/tensor_parallel.py, transformers 5.24.
+_OTHERS = frozenset({
+    "packed_colwise", "packed_rowwise", "moe_tp_experts", "moe_identity_expert", "replicated_with_grad_allreduce", "mla_kv_a_proj",
+    "local_params", "all_reduce",
+})  # fmt: skip
 
 
 def groups(model: Any, ranks: int) -> list[str]:
     """Kinds of groups of matrices that ranks may divide each without the others: the same matrices of all layers, and the vocabulary."""
-    return [*_grouped(model, _styles(model)), *([VOCABULARY] if _vocabulary(model, ranks) else [])]
+    others = [LIBRARY] if _by_library(model) else []
+    return [*_grouped(model, _styles(model)), *others, *([VOCABULARY] if _vocabulary(model, ranks) else [])]
 
 
 def _grouped(model: Any, plan: Mapping[str, ParallelStyle]) -> Mapping[str, list[tuple[str, ParallelStyle]]]:
@@ -134,6 +143,8 @@ def divide(model: Any, mesh: Any, cuts: TensorCuts | None = None) -> None:
         if whole % ranks and not isinstance(module, nn.Embedding):
             raise IndivisibleError(f"--parallel tp={ranks}: {name} has {whole} rows or columns to divide, which {ranks} does not divide")
         parallelize_module(module, mesh, style)
+    if cuts is None or LIBRARY in cuts.groups:
+        _divide_by_library(model, mesh)
     if by_name or cuts is not None:
         _share_heads(model, columns, ranks)
         _share_widths(model, {name: size for name, size in columns.items() if name in wide}, ranks)
@@ -210,6 +221,31 @@ def _own_plan(model: Any) -> Iterator[tuple[str, ParallelStyle]] | None:
     if not plan:
         return None
     return ((name, style) for name, style in _named(model, plan))
+
+
+def _by_library(model: Any) -> Mapping[str, str]:
+    """What a model of transformers divides over tensor ranks beside its matrices, by its style: weights of experts, and what they and the
+    heads of a rank need so that gradients are whole.
+    """
+    if not hasattr(model, "_expand_parallel_plan") or not getattr(model, "tp_plan", None):
+        return {}
+    weights = {name for name, _ in model.named_parameters()}
+    matrices = {name for name, one in model.named_modules() if isinstance(one, nn.Linear | nn.Embedding)}
+    found = model._expand_parallel_plan(model.tp_plan).items()
+    return {
+        name: style
+        for name, style in found
+        if style in _OTHERS or (isinstance(style, str) and name in weights and name.rpartition(".")[0] not in matrices)
+    }
+
+
+def _divide_by_library(model: Any, mesh: Any) -> None:
+    """Have transformers divide what it has a style of its own for."""
+    styles = _by_library(model)
+    if styles:
+        from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+        apply_tensor_parallelism(model, mesh, styles)
 
 
 def _named(model: Any, plan: Mapping[str, Any]) -> Iterator[tuple[str, ParallelStyle]]:

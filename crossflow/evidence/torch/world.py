@@ -114,6 +114,7 @@ def _changes() -> Iterator[tuple[Any, Any]]:
     yield dist.init_process_group, lambda *_args, **_kwargs: None  # it is there
     yield dist.destroy_process_group, lambda *_args, **_kwargs: None
     yield torch.compile, _uncompiled  # what a compiler fuses is worked out from the record
+    yield torch.export.load, _unfaked(torch.export.load)
 
 
 def _methods() -> Iterator[tuple[Any, str, Any]]:
@@ -121,6 +122,7 @@ def _methods() -> Iterator[tuple[Any, str, Any]]:
     yield fake_tensor, "CONSTANT_NUMEL_LIMIT", LARGEST
     yield torch.nn.Module, "_apply", _converted
     yield FakeTensor, "__deepcopy__", _copied
+    yield torch.export.ExportedProgram, "module", _unpacked(torch.export.ExportedProgram.module)
     yield torch.autocast, "__init__", _autocast(torch.autocast.__init__)
     yield flex_attention, "flex_attention_hop", flexible
     yield flex_attention, "_validate_device", lambda *_: None  # torch has no backward pass of it on the CPU, where tensors are here
@@ -167,6 +169,15 @@ def _copied(tensor: Any, memo: dict[int, Any]) -> Any:
     return memo[id(tensor)]
 
 
+def _unpacked(own: Any) -> Any:
+    """`ExportedProgram.module`, which checks real tensors; its weights are fake afterwards."""
+
+    def module(program: Any, *given: Any, **named: Any) -> Any:
+        return _converted(_unfaked(own)(program, *given, **named), lambda one: one.detach().clone())
+
+    return module
+
+
 def _autocast(own: Any) -> Any:
     """`torch.autocast` of a GPU, where the import has tensors of the CPU, in the type that it has on a GPU."""
 
@@ -178,7 +189,9 @@ def _autocast(own: Any) -> Any:
 
 
 def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
-    """What `Module.to` and its like do: torch's own way cannot exchange fake weights. Shared weights stay shared."""
+    """What `Module.to` and its like do: torch's own way cannot exchange fake weights. Shared weights stay shared, and keep what code has
+    written on them.
+    """
     made: dict[int, Any] = {}
     for part in module.modules() if recurse else (module,):
         for name, one in part._parameters.items():
@@ -188,6 +201,7 @@ def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
                 new = convert(one)
             if new is not one and id(one) not in made:
                 made[id(one)] = torch.nn.Parameter(new, one.requires_grad)
+                made[id(one)].__dict__ = vars(one) | vars(made[id(one)])  # its device and the like are its own
             part._parameters[name] = made.get(id(one), one)
         for name, one in part._buffers.items():
             part._buffers[name] = one if one is None else convert(one)

@@ -101,10 +101,13 @@ def _least(like: Likeness, fewest: int) -> int:
 
 
 def _speaks(like: Likeness, rows: Sequence[JudgedRow]) -> bool:
-    """Whether rows speak for the next chip: of chips that nobody fitted some of the rows do where two generations have enough of them."""
+    """Whether rows speak for the next chip: of chips that nobody fitted some of the rows do where two generations have enough of them,
+    each of which was predicted with the parameters of the one before.
+    """
     if like.seen not in ("none", GENERATED) or like in (like.only("seen"), like.only("seen", "memory")):
         return True
-    return sum(n >= FEWEST for n in Counter(_generation(row.chip) for row in rows).values()) > 1
+    told = [row.chip for row in rows if like.seen == GENERATED or has_earlier(row.chip)]
+    return sum(n >= FEWEST for n in Counter(map(_generation, told)).values()) > 1
 
 
 @functools.cache

@@ -16,11 +16,11 @@ from crossflow.evidence.validation.kernels_products import products_table, train
 from crossflow.evidence.validation.likeness import with_fitted
 from crossflow.evidence.validation.post_training import post_training_table
 from crossflow.evidence.validation.power import kernel_power_table, power_table
-from crossflow.evidence.validation.published import mlperf_table, published_table, torchtitan_table
+from crossflow.evidence.validation.published import accelerators_table, maxtext_table, mlperf_table, published_table, torchtitan_table
 from crossflow.evidence.validation.report import Report, Table
 from crossflow.evidence.validation.service_runs import has_runs
 from crossflow.evidence.validation.services import services_table
-from crossflow.evidence.validation.serving import serving_latency_table, serving_table, wide_experts_table
+from crossflow.evidence.validation.serving import accelerators_serving_table, serving_latency_table, serving_table, wide_experts_table
 from crossflow.evidence.validation.tables import collectives_table, gemm_table, generated_gemm_table, shipped
 from crossflow.evidence.validation.training import training_table
 
@@ -36,17 +36,21 @@ READERS: Mapping[str, Callable[[Path], Table]] = {
     "collectives": collectives_table,
     "training_runs": training_table,
     "mlperf_training": mlperf_table,
+    "accelerators_training": accelerators_table,
     "published_training": published_table,
     "torchtitan_training": torchtitan_table,
+    "maxtext_training": maxtext_table,
     "serving": serving_table,
     "serving_latency": serving_latency_table,
+    "accelerators_serving": accelerators_serving_table,
     "wide_experts": wide_experts_table,
     "power": power_table,
     "goodput": goodput_table,
     "post_training": post_training_table,
 }
 
-WHOLE = ("torchtitan_training", "wide_experts")  # tables of which the package carries every row
+# Tables of which the package carries every row.
+WHOLE = ("accelerators_training", "accelerators_serving", "torchtitan_training", "maxtext_training", "wide_experts")
 
 
 def validate(data: str | Path | None = None, *, whole: bool = False, kept: KeptTables | None = None) -> Report:

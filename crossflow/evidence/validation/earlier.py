@@ -3,9 +3,9 @@
 What is no fit stays: figures of datasheets and guides, and what the code of a library says (tiles, rows of a block, which calls it serves).
 A library whose like the generation before had takes the numbers of that one; a new one those of the library that its maker's engine ran
 then, of the one that the same engine ran, and where it ran none the median of all libraries that do the same. Shares of a rate belong to
-code, so that the same library in another data type goes before another one in the same. What no library before had does nothing; an
-exchange of tokens that is new takes what it can from plain exchanges. Times of kernels are counted in clocks: another clock shortens them
-(`at_clock`).
+code, so that the same library in another data type goes before another one in the same. What no library before had does nothing, but
+that a further kernel takes at least the gap between two kernels of a captured graph; an exchange of tokens that is new takes what it can
+from plain exchanges. Times of kernels are counted in clocks: another clock shortens them (`at_clock`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from crossflow.evidence.validation.tables import device_architecture, device_spe
 # Families by the one whose numbers a device had before rows of its own generation were there: the fit that its datasheet is told by.
 BEFORE = {"nvidia-ada": "nvidia-ampere", "nvidia-hopper": "nvidia-ampere", "nvidia-blackwell": "nvidia-hopper"}
 FITTED_ON = {"nvidia-ampere": "a100-80gb", "nvidia-ada": "l40s", "nvidia-hopper": "h100-sxm", "nvidia-blackwell": "b200"}
-TIMED = ("tiles", "products", "attention", "experts")  # sections of `execution` whose times are of kernels on one device
+# Sections of `execution` whose times are of kernels on one device, and the gap between two of a captured graph.
+TIMED = ("tiles", "products", "attention", "experts", "graph_launch")
 PHASES = ("prefill", "decode")
 # Libraries that engines call by FlashInfer, by the engine whose makers wrote them. TensorRT-LLM's own dispatcher runs trtllm-gen where it
 # runs XQA on earlier devices (cpp/tensorrt_llm/kernels/xqaDispatcher.cpp: `mUseTllmGen`, compute capability 10.0), and FlashInfer's fused
 # experts of CUTLASS are its code (csrc/nv_internal/tensorrt_llm/kernels/cutlass_kernels there).
 MAKERS = dict.fromkeys(("trtllm-gen", "trtllm-gen-sglang", "trtllm-flashinfer", "cutlass-flashinfer"), "tensorrt-llm")
 ADDED = ("start", "quantise")  # what an engine adds to attention of others, as docs/scripts/fit_attention.py has it
+FURTHER = ("quantise", "write")  # kernels beside attention with little work: where none before tells of one, it takes the gap before it
 OWN_DEVICES = "devices"  # key of conditions that are of a source's own devices, by template
 # A number of a kernel by the one that stands for it where no kernel before has it, and numbers that are one where they do nothing.
 LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
@@ -41,14 +43,17 @@ LIKE, WHOLE = {"narrow": "matrix"}, ("rate",)
 # rate that NCCL reckons one of a Hopper with, 36.7 GB/s (`perChMaxRingLL128Bws` of its src/graph/tuning.cc). In DeepEP's normal kernels it
 # is two units, one that sends and one that receives (`num_channels = num_sms / 2` of csrc/kernels/intranode.cu and internode.cu). Around
 # these kernels nodes wait for each other twice (`nvshmem_sync` in notify_dispatch and cached_notify of internode.cu), each time for the
-# steps to other nodes of a dissemination barrier, of which there are log2 of the nodes (NVSHMEM_BARRIER_DISSEM_KVAL is 2).
+# steps to other nodes of a dissemination barrier, of which there are log2 of the nodes (NVSHMEM_BARRIER_DISSEM_KVAL is 2). Each of these
+# kernels comes after another one, a barrier of all ranks that resets the queues (cached_notify_dispatch and cached_notify_combine, which
+# csrc/deep_ep.cpp calls before dispatch and combine), where plain exchanges are one kernel.
 PLAIN_EXCHANGE = {
     "start": "launch", "notify": "launch", "fill": "exchange_fill", "link": "switch_efficiency", "network": "rdma_efficiency",
 }  # fmt: skip
 UNKNOWN_EXCHANGE = {
     "copies": {"start": "0 s", "rate": "18.35 GB/s"}, "expert": "0 s", "node_step": "0 s", "first_token": "1 EB/s",
 }  # fmt: skip
-NORMAL, BARRIERS = ("dispatch", "combine"), 2.0  # kernels of many tokens, and how often nodes wait for each other
+NORMAL = ("dispatch", "combine")  # kernels of many tokens
+BARRIERS, KERNELS = 2.0, 2.0  # how often nodes wait for each other around one of them, and kernels that are launched for it
 
 KernelNumbers = Mapping[Any, Any]  # keys of some are numbers
 Tiers = Sequence[Sequence[KernelNumbers]]  # kernels that may give their numbers, the likest first
@@ -98,9 +103,11 @@ def without_fits(own: dict[str, Any], before: Mapping[str, Any]) -> dict[str, An
     libraries = own.get("execution", {}).pop("libraries", {})
     for keys in list(fitted(own)):
         _put(own, keys, _plain(files.held(before, keys)))
+    gap = _plain(files.held(before, ("execution", "graph_launch")))
+    further = {} if gap is None else dict.fromkeys(FURTHER, gap)
     new = {
         "products": _named(libraries.get("products", {}), old.get("products", {}), sources),
-        "attention": _attention(libraries.get("attention", {}), old.get("attention", {}), sources),
+        "attention": _attention(libraries.get("attention", {}), old.get("attention", {}), sources, further),
         "experts": _experts(libraries.get("experts", {}), old.get("experts", {}), sources),
         "exchange": {
             name: _given(library, [[old["exchange"][name] if name in old.get("exchange", {}) else _plain_exchange(before)]], sources)
@@ -123,7 +130,7 @@ def _named(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, str]
     return {name: _given(library, [*_tiers(name, before, "products"), list(before.values())], sources) for name, library in own.items()}
 
 
-def _attention(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, str]) -> dict[str, Any]:
+def _attention(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, str], further: KernelNumbers) -> dict[str, Any]:
     """Libraries by phase: what an engine adds to a kernel of another one's makers is what it added before."""
     found: dict[str, Any] = {}
     for name, library in own.items():
@@ -131,7 +138,7 @@ def _attention(own: KernelNumbers, before: KernelNumbers, sources: Mapping[str, 
         for phase in PHASES:
             held = {other: kernels[phase] for other, kernels in before.items() if phase in kernels}
             if phase in library and held:
-                tiers = [*_added(name, held, phase), *_tiers(name, held, "attention", phase), list(held.values())]
+                tiers = [*_added(name, held, phase), *_tiers(name, held, "attention", phase), list(held.values()), [further]]
                 found[name][phase] = _given(library[phase], tiers, sources)
     return found
 
@@ -167,8 +174,9 @@ def _plain_exchange(before: Mapping[str, Any]) -> KernelNumbers:
     """Numbers of exchanges of tokens where no library made for them was known: those of plain ones over the same fabric and network."""
     common = plain_of(files.catalogue("templates", "families")["fabrics"])
     known = {**common["network"]["parameters"], **(files.held(before, ("network", "parameters")) or {})}
-    waits = {"node_step": f"{BARRIERS * parse(_plain(known['rdma_hop']), 's'):.6g} s"}
-    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}, **dict.fromkeys(NORMAL, waits)}
+    hop, launch = (parse(_plain(known[name]), "s") for name in ("rdma_hop", PLAIN_EXCHANGE["start"]))
+    many = {"node_step": f"{BARRIERS * hop:.6g} s", "start": f"{KERNELS * launch:.6g} s"}
+    return {**UNKNOWN_EXCHANGE, **{key: _plain(known[name]) for key, name in PLAIN_EXCHANGE.items()}, **dict.fromkeys(NORMAL, many)}
 
 
 def _tiers(name: str, before: KernelNumbers, *section: str) -> list[list[KernelNumbers]]:

@@ -31,7 +31,17 @@ DENSE = "training of dense language models"
 TRAINED: Mapping[str, Any] = {"global_batch": 32, "sequence": 4096, "dtype": "bf16"}
 WRITTEN: Mapping[str, Any] = {"task": "decode", "global_batch": 32, "prompt": 2048, "output": 256, "dtype": "bf16"}
 SEVEN, SEVENTY = "llama2-7b", "llama2-70b"
-PEAK_POWER = 6.0  # times the power of its class that all components may draw together at their peaks: no limit
+# Generated chips by the day of their announcement.
+ANNOUNCED: Mapping[str, str] = {
+    "chip-v100": "2017-05-10",
+    "chip-a100": "2020-05-14",
+    "chip-tpu-v4": "2021-05-18",
+    "chip-mi210": "2021-11-08",
+    "chip-h100": "2022-03-22",
+    "chip-mi300x": "2023-06-13",
+    "chip-h200": "2023-11-13",
+    "chip-b200": "2024-03-18",
+}
 
 
 class ComparedFigure(NamedTuple):
@@ -212,7 +222,8 @@ def with_design(system: Mapping[str, Any], design: Mapping[str, float]) -> dict[
 def system_of(file: HindcastFile) -> dict[str, Any]:
     """The system that a search starts from: the predecessor's template, changed by the facts alone.
 
-    Components may draw any power at their peaks, as a chip at work keeps to the power of its class (`Throttle`).
+    All components together may draw no more at their peaks than those of a known chip (`peaks`), over the power of its class, to which
+    a chip at work keeps (`Throttle`).
     """
     facts, area = file.facts, parse(file.facts.area.value, "mm2")
     power, memory = parse(facts.power.value, "W"), library_of(file).component("memory", str(facts.memory.value))
@@ -229,7 +240,7 @@ def system_of(file: HindcastFile) -> dict[str, Any]:
             "node_area": f"{area + 1e6 * float(memory.device_area[0]) * int(facts.stacks.value) + 1:g} mm2",
             "chiplets": 1 if facts.dies is None else int(facts.dies.value),
             "power": f"{power:g} W",
-            "peak_power": f"{PEAK_POWER * power:g} W",
+            "peak_power": f"{peaks(file) * power:g} W",
         },
     }
 
@@ -251,6 +262,16 @@ def pin_rate(file: HindcastFile) -> float:
     changed, standard = before.components.memory, library.component("memory", before.technology.memory).nominal_frequency
     ran = standard if changed is None or changed.nominal_frequency is None else changed.nominal_frequency
     return float((library.component("memory", str(file.facts.memory.value)).nominal_frequency * ran / standard)[0])
+
+
+def known(file: HindcastFile) -> list[GeneratedSystem]:
+    """Generated templates of the chips that were announced before it."""
+    return [template_of(name) for name, day in ANNOUNCED.items() if day < file.announced.isoformat()]
+
+
+def peaks(file: HindcastFile) -> float:
+    """Most power that all components of a known chip draw together at their peaks, over the power of that chip. [1]"""
+    return max(float((spec.budgets.peak_power / spec.budgets.power)[0]) for spec in known(file) if spec.budgets.peak_power is not None)
 
 
 def clock_limit(file: HindcastFile) -> float:

@@ -3,10 +3,11 @@
 1. Its memory is bought: every device for which there is room is fed at its rate.
 2. The last cache keeps at least its bandwidth over that of the memory: what ran from the cache of the chip before it runs from this one.
 3. Units, caches, memory and links take no more of the die than they take of any chip that was known: the rest are repairs, hosts, fp64.
-4. Within that, shares of area, power and edge, slices of the last cache and bundles of units are those that make the step of a workload of
+4. At their peaks they together draw no more, over the power of the chip's class, than those of any chip that was known.
+5. Within that, shares of area, power and edge, slices of the last cache and bundles of units are those that make the step of a workload of
    its day shortest, at the power of its class.
 
-The first three are each a field of `DesignRule`, so that what they do can be told (``docs/scripts/make_hindcasts.py --tried``). So are two
+The first four are each a field of `DesignRule`, so that what they do can be told (``docs/scripts/make_hindcasts.py --tried``). So are two
 that were tried and left. One is a clock of at most that of the predecessor times the gain of the node: foundries claim that at equal power,
 and chips were given more. The other is a first-level memory that grows with the cells of its node alone, as its wires set its latency.
 """
@@ -25,12 +26,14 @@ from crossflow.answers.search.settings import GradientSettings
 from crossflow.answers.study.spaces import read_space
 from crossflow.base.arrays import Array
 from crossflow.base.files import Document
+from crossflow.base.units import parse
 from crossflow.evidence.validation.hindcast_files import (
     HindcastFile,
     alone,
     balance,
     clock_limit,
     denser_cells,
+    known,
     memory_rate,
     predecessor,
     system_of,
@@ -42,18 +45,8 @@ from crossflow.hardware.architecture.template import GeneratedSystem
 EVALUATIONS = 20_000
 FEWER, MORE = 4.0, 16.0  # how many times fewer, or more, slices and bundles than the predecessor's a search may take
 LEAST_LEVELS = 3  # of chips without a first-level memory: registers, the last cache and main memory
+FREE = 6.0  # times the power of its class that all components may draw at their peaks where no rule binds them
 FED = 0.98  # of the rate of the memory that must be fed: shares that just suffice are found from below
-# Generated chips by the day of their announcement.
-ANNOUNCED: Mapping[str, str] = {
-    "chip-v100": "2017-05-10",
-    "chip-a100": "2020-05-14",
-    "chip-tpu-v4": "2021-05-18",
-    "chip-mi210": "2021-11-08",
-    "chip-h100": "2022-03-22",
-    "chip-mi300x": "2023-06-13",
-    "chip-h200": "2023-11-13",
-    "chip-b200": "2024-03-18",
-}
 BoundFigure = Callable[[Mapping[str, Any]], Any]  # of the columns of a score
 
 
@@ -64,6 +57,7 @@ class DesignRule:
     memory: bool = True  # all memory devices are fed
     balance: bool = True  # the last cache keeps its bandwidth over the memory's
     explained: bool = True  # no more of the die is used than of the best known chip
+    peaks: bool = True  # no more power is drawn by all components at their peaks than by those of a known chip
     clock: bool = False  # the clock gains no more than the node is claimed to at equal power
     first: bool = False  # the first-level memory of a bundle takes no more area than the predecessor's
 
@@ -73,7 +67,7 @@ RULE = DesignRule()
 
 def search(file: HindcastFile, rule: DesignRule = RULE, evaluations: int = EVALUATIONS, seed: int = 0) -> Mapping[str, Any]:
     """The design of a chip: values by path, and other columns of a row of a search."""
-    system, entries = system_of(file) | alone(file.divided_for.devices, file), space(template_of(file.predecessor))
+    system, entries = under(rule, file) | alone(file.divided_for.devices, file), space(template_of(file.predecessor))
     if rule.explained:  # what is left is held by links without an edge, of which none is built
         system["budgets"]["area"] = {"inter_link": 1.0 - explained(file)}
     scenario = from_dict({"system": system, "workload": dict(file.divided_for.workload), "strategy": file.divided_for.strategy})
@@ -88,6 +82,14 @@ def search(file: HindcastFile, rule: DesignRule = RULE, evaluations: int = EVALU
     )
     row = run(problem, GradientSettings(evaluations=evaluations, seed=seed)).row
     return {} if row is None else row
+
+
+def under(rule: DesignRule, file: HindcastFile) -> dict[str, Any]:
+    """The system that a search under a rule starts from."""
+    system = system_of(file)
+    if not rule.peaks:
+        system["budgets"]["peak_power"] = f"{FREE * parse(file.facts.power.value, 'W'):g} W"
+    return system
 
 
 def _bounds(file: HindcastFile, rule: DesignRule) -> Iterator[tuple[BoundFigure, Constraint]]:
@@ -122,8 +124,7 @@ def space(before: GeneratedSystem) -> dict[str, Any]:
 
 def explained(file: HindcastFile) -> float:
     """Largest share of the die that the components of a chip take which was announced before. [1]"""
-    known = [name for name, day in ANNOUNCED.items() if day < file.announced.isoformat()]
-    return max(sum(float(share[0]) for _, share in _areas(template_of(name))) for name in known)
+    return max(sum(float(share[0]) for _, share in _areas(spec)) for spec in known(file))
 
 
 def _areas(spec: GeneratedSystem) -> Iterator[tuple[str, Array]]:

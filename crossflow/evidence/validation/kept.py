@@ -32,7 +32,7 @@ class KeptTables:
         folder.mkdir(parents=True, exist_ok=True)
         package = Path(__file__).parents[2]
         shipped = {path.parent for section in ("techlibs", "templates") for path in files.catalogue(section).values()}
-        places = [package, *shipped, data]
+        places = [package, *sorted(shipped), data]
         return cls(folder, _digest(file for place in places for file in sorted(place.rglob("*")) if _counts(file)))
 
     def instead(self, contents: Mapping[Path, str]) -> KeptTables:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from crossflow.answers.bands import GENERATED, TRAITS, Likeness
 from crossflow.answers.evaluation.likeness import WATTS, seen
 from crossflow.evidence.validation.report import Table
+from crossflow.evidence.validation.serving_runs import stack_of
 from crossflow.evidence.validation.tables import device_spec, template_of
 
 # Kinds of runs of tables whose rows do not say their own.
@@ -22,8 +23,6 @@ KINDS: Mapping[str, str] = {
     "kernel_power": WATTS,
 }
 GENERATED_TABLE = "generated_gemm"  # without a kind: chips whose division is given say nothing of those that are designed
-# Software stacks by how tables of services call engines.
-ENGINES: Mapping[str, str] = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm"}
 # What the parameters of a row's device were fitted to, in words.
 FITTED = {"device": "device fitted to", "family": "family fitted to", "none": "never seen", GENERATED: "never seen", "": "no device named"}
 
@@ -39,7 +38,7 @@ def _like(table: str, groups: Mapping[str, str]) -> Likeness:
     engine = groups.get("engine and figure", "").partition(",")[0].lower()
     kind = groups.get("kind") or KINDS.get(table, "")
     told = {trait: groups.get(trait, "") for trait in TRAITS}
-    told["stack"] = told["stack"] or ENGINES.get(engine, "")
+    told["stack"] = told["stack"] or (stack_of(engine) if engine else "")
     template = template_of(groups["device"].partition(",")[0]) if "device" in groups else None
     if table == GENERATED_TABLE or groups.get("seen") == GENERATED:
         return Likeness(kind=kind, seen=GENERATED)

@@ -233,6 +233,7 @@ def shown_share(run: Array, pause: float, window: float) -> Array:
 # -------------------------------------------------------------------------------------------- nodes
 
 SETTLED = 2.0  # length of a run from which its mean watts are those of its steps: shorter ones hold the start and the end [min]
+LANGUAGE, RECOMMENDS = "language models", "recommendation models"
 NODES = ("round", "submitter", "accelerator", "gpus_per_node", "nodes", "benchmark", "node_w", "measured", "run_minutes")
 
 
@@ -258,6 +259,7 @@ def power_table(folder: Path) -> Table:
             "source": [f"{row['submitter']} {row['round']}" for row, _ in kept],
             "device": [row["accelerator"] for row, _ in kept],
             "model": [row["benchmark"] for row, _ in kept],
+            "trained": [RECOMMENDS if row["benchmark"] in published.words()["recommendation"] else LANGUAGE for row, _ in kept],
             "measured": [row["measured"] for row, _ in kept],
         },
         skipped=Counter(reasons),

@@ -1,4 +1,4 @@
-"""Training rates that submitters and makers publish: ``mlperf_training.csv`` and ``published_training.csv``, each row as `predict` has it.
+"""Training rates that submitters and makers publish, such as ``mlperf_training.csv``, each row as `predict` has it.
 
 A row says the model, the system and most of the layout; ``published.yaml`` says how scenarios call them, and what recipes of the
 maker turn on: modules that are computed again, how tokens travel to experts, graphs, and tensors on the host. Where no recipe is known it
@@ -27,7 +27,7 @@ from crossflow.answers.scenario import check_strategy, from_dict
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.evidence.validation.report import Table
-from crossflow.evidence.validation.tables import TableRow, number, read_rows, shipped
+from crossflow.evidence.validation.tables import TableRow, above_zero, by_maker, read_rows, shipped
 from crossflow.evidence.validation.training import TrainingTable, check_whole, whole
 
 LAYOUT = ("tp", "cp", "ep", "pp", "dp", "mbs", "micro_batch", "vp", "etp", "fsdp", "precision", "mode", "checkpoint", "release", "round")
@@ -81,6 +81,11 @@ def mlperf_table(folder: Path) -> Table:
     return _table(folder / "mlperf_training.csv", MLPERF, mlperf_run)
 
 
+def accelerators_table(folder: Path) -> Table:
+    """Training on chips of other makers than NVIDIA: measured seconds of a step, in the columns of MLPerf."""
+    return by_maker(_table(folder / "accelerators_training.csv", MLPERF, mlperf_run))
+
+
 def published_table(folder: Path) -> Table:
     """Training rates of Megatron-Bridge."""
     return _table(folder / "published_training.csv", PUBLISHED, published_run)
@@ -89,6 +94,11 @@ def published_table(folder: Path) -> Table:
 def torchtitan_table(folder: Path) -> Table:
     """Training rates of torchtitan."""
     return _table(folder / "torchtitan_training.csv", (*PUBLISHED, "mode", "checkpoint"), torchtitan_run)
+
+
+def maxtext_table(folder: Path) -> Table:
+    """Training rates of MaxText on TPUs."""
+    return _table(folder / "maxtext_training.csv", (*PUBLISHED, "checkpoint"), maxtext_run)
 
 
 def _table(file: Path, columns: Sequence[str], read: Callable[[Path, TableRow], PublishedRun]) -> Table:
@@ -150,21 +160,21 @@ def words() -> Mapping[str, Any]:
 
 def _known(section: str, name: str, what: str) -> Any:
     """What a scenario calls something; CrossflowError where nothing is known of it."""
-    if name in words()["skipped"]:
-        raise CrossflowError(f"{name}: {words()['skipped'][name]}")
     if name not in words()[section]:
         raise CrossflowError(f"no {what} for '{name}'")
     return words()[section][name]
 
 
 def mlperf_run(file: Path, row: TableRow) -> PublishedRun:
-    """A run of MLPerf."""
-    data = _scenario(
+    """A run of MLPerf, or of another source that has its columns."""
+    recommends = row["benchmark"] in words()["recommendation"]
+    data = _recommendation(row) if recommends else _scenario(
         row, model=row["benchmark"], system=row["accelerator"], batch="global_batch", micro="micro_batch", release=("mlperf", row["round"]),
         lora=row["lora"] == "1",
     )  # fmt: skip
     return PublishedRun(
-        source=f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"], time=number(file, row, "step_time_s"),
+        source=row.get("source") or f"MLPerf {row['round']}", model=row["benchmark"], device=row["accelerator"],
+        time=above_zero(file, row, "step_time_s"),
         size=", ".join((row["benchmark"], row["accelerator"], row["gpus"], row["global_batch"])), data=data,
     )  # fmt: skip
 
@@ -179,6 +189,11 @@ def torchtitan_run(file: Path, row: TableRow) -> PublishedRun:
     return _rated(file, row, "torchtitan", "torchtitan")
 
 
+def maxtext_run(file: Path, row: TableRow) -> PublishedRun:
+    """A run of MaxText."""
+    return _rated(file, row, "maxtext", "MaxText")
+
+
 def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     """A run of which a table has tokens a second and GPU."""
     data = _scenario(
@@ -187,23 +202,22 @@ def _rated(file: Path, row: TableRow, maker: str, title: str) -> PublishedRun:
     )  # fmt: skip
     tokens = data["workload"]["global_batch"] * data["workload"]["sequence"]
     return PublishedRun(
-        source=f"{title} {row['release']}", model=row["model"], device=row["system"],
-        time=tokens / (int(row["gpus"]) * number(file, row, "tokens_per_s_gpu")),
+        source=f"{title} {row['release']}", model=row["model"], device=_device(row["system"]),
+        time=tokens / (int(row["gpus"]) * above_zero(file, row, "tokens_per_s_gpu")),
         size=", ".join((row["model"], row["task"], row["system"], row["gpus"], row["gbs"], row["seq"])), data=data,
     )  # fmt: skip
 
 
 def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str, release: tuple[str, str], lora: bool) -> dict[str, Any]:
     """The scenario of a row: its layout on its system, with the software of its release."""
-    about, machine = dict(_known("models", model, "model")), dict(_known("systems", system, "system"))
-    gpus, chunks = int(row["gpus"]), about.pop("chunks", {})
+    about, machine = dict(_known("models", model, "model")), _machine(row, system)
+    gpus, chunks = whole(row, "gpus"), about.pop("chunks", {})
     about_row = {
         "models": model, "systems": system, "precisions": row["precision"], "sharded": row.get("fsdp") or "0",
         "tasks": (row.get("task") or "").partition(" ")[0],
     }  # fmt: skip
     recipe = _recipe(*release, {**about_row, "modes": row.get("mode") or "", "checkpoints": row.get("checkpoint") or ""})
     stack = recipe["stack"] or _stack(*release)
-    node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
     workload = {
         **about, "global_batch": whole(row, batch), "sequence": whole(row, "seq"),
         "dtype": _known("precisions", row["precision"], "number format"), **recipe["workload"],
@@ -211,7 +225,7 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
     if lora:
         workload["frozen"] = ["embedding", "head", f"layers:1-{_depth(about['model']) - 1}"]
     return {
-        "system": {**machine, "devices_per_node": node, "nodes": gpus // node},
+        "system": machine,
         "workload": workload,
         "strategy": {
             **_plan(row, gpus, whole(row, micro)),
@@ -220,6 +234,29 @@ def _scenario(row: TableRow, *, model: str, system: str, batch: str, micro: str,
         },
         "software": {"like": stack, **recipe["software"]} if recipe["software"] else stack,
     }
+
+
+def _device(system: str) -> str:
+    """The device of a system, which tables call by its own name or by that of a slice of a pod."""
+    return str(_known("systems", system, "system").get("device", system))
+
+
+def _machine(row: TableRow, system: str) -> dict[str, Any]:
+    """The system of a row, in nodes of the GPUs that NVLink joins."""
+    machine, gpus = dict(_known("systems", system, "system")), whole(row, "gpus")
+    machine.pop("device", None)
+    node = _node(gpus, machine.pop("domain", None) or whole(row, "gpus_per_node", min(8, gpus)))
+    return {**machine, "devices_per_node": node, "nodes": gpus // node}
+
+
+def _recommendation(row: TableRow) -> dict[str, Any]:
+    """The scenario of a row of a recommendation model, of whose layout and number formats no column speaks."""
+    about, machine = words()["recommendation"][row["benchmark"]], _machine(row, row["accelerator"])
+    if told := [name for name in ("precision", "tp", "pp", "cp", "ep", "micro_batch") if row.get(name)]:
+        raise CrossflowError(f"{', '.join(told)} of a recommendation model: its layout and number formats are those of published.yaml")
+    workload = {**about["workload"], "global_batch": whole(row, "global_batch")}
+    strategy = about["strategies"]["one node" if machine["nodes"] == 1 else "several nodes"]
+    return {"system": machine, "workload": workload, "strategy": strategy, "software": about["software"]}
 
 
 def _recipe(maker: str, release: str, about: Mapping[str, str]) -> dict[str, Any]:
@@ -248,9 +285,11 @@ def _plan(row: TableRow, gpus: int, micro: int) -> dict[str, Any]:
     if gpus % (tensor * rest):
         raise CrossflowError(f"tp x cp x pp = {tensor * rest} does not divide gpus = {gpus}")
     experts = {"ep": whole(row, "ep"), "etp": whole(row, "etp")} if whole(row, "ep") > 1 else {}
+    data, sharing = gpus // (tensor * rest), whole(row, "fsdp", 0)
+    replicas = {"shard_group": sharing} if 1 < sharing < data else {}
     return {
-        "tp": tensor, "cp": whole(row, "cp"), "pp": whole(row, "pp"), "dp": gpus // (tensor * rest), **experts, "micro_batch": micro,
-        "virtual_stages": whole(row, "vp"), "zero": 3 if whole(row, "fsdp", 0) else 1, "sequence_parallel": tensor > 1,
+        "tp": tensor, "cp": whole(row, "cp"), "pp": whole(row, "pp"), "dp": data, **experts, **replicas, "micro_batch": micro,
+        "virtual_stages": whole(row, "vp"), "zero": 3 if sharing else 1, "sequence_parallel": tensor > 1,
     }  # fmt: skip
 
 
@@ -268,7 +307,10 @@ def _depth(preset: str) -> int:
 def _stack(maker: str, release: str) -> str:
     """Software of a release: of the newest entry that is not newer."""
     known = words()["software"][maker]
-    return str(known[max((name for name in known if _dated(name) <= _dated(release)), key=_dated)])
+    before = [name for name in known if _dated(name) <= _dated(release)]
+    if not before:
+        raise CrossflowError(f"no release '{release}' is known")
+    return str(known[max(before, key=_dated)])
 
 
 def _dated(release: str) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ References
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from crossflow.answers.scenario import Scenario, from_dict
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.validation.serving import system_of
-from crossflow.evidence.validation.serving_runs import stack_of
+from crossflow.evidence.validation.serving_runs import kernels_of, one_by_one, stack_of
 from crossflow.evidence.validation.tables import shipped, template_of
 from crossflow.workload.requests.record import RequestTrace
 
@@ -42,7 +41,6 @@ TAKEN = (
     "max_num_batched_tokens", "dtype", "quantization", "kv_cache_dtype", "gpu_memory_utilization", "block_size", "enforce_eager",
     "enable_chunked_prefill", "enable_prefix_caching", "async_scheduling",
 )  # fmt: skip
-ASYNCHRONOUS = (0, 14)  # the first vLLM that schedules asynchronously by itself (its release notes of 2026-01-20)
 BRANDS = ("nvidia", "geforce", "amd", "instinct", "tesla")
 
 
@@ -139,14 +137,17 @@ def _software(settings: EngineSettings, asked: EngineSettings) -> dict[str, Any]
         engine["prefixes"] = False
     if "async_scheduling" in asked or _one_by_one(settings):
         engine["asynchronous"] = bool(asked.get("async_scheduling", False))
-    eager = {"kernels": {"launch": "eager"}} if asked.get("enforce_eager") else {}
-    return {"like": stack_of(str(settings.get("engine", "vllm"))), **eager, **({"engine": engine} if engine else {})}
+    kernels: dict[str, Any] = {"launch": "eager"} if asked.get("enforce_eager") else {}
+    if "vllm_version" in settings:
+        shared = 1 if asked.get("enable_expert_parallel") else int(asked.get(SHORT["tp"], 1)) * int(asked.get(SHORT["dp"], 1))
+        kernels |= kernels_of("vllm", str(settings["vllm_version"]), shared)
+    own = {"kernels": kernels, "engine": engine}
+    return {"like": stack_of(str(settings.get("engine", "vllm"))), **{name: given for name, given in own.items() if given}}
 
 
 def _one_by_one(settings: EngineSettings) -> bool:
     """Whether settings are of a vLLM that schedules steps one after the other unless it is told otherwise."""
-    version = re.match(r"v?(\d+)\.(\d+)", str(settings.get("vllm_version") or ""))
-    return version is not None and tuple(map(int, version.groups())) < ASYNCHRONOUS
+    return one_by_one({"engine": "vllm", "engine_version": str(settings.get("vllm_version") or "")})
 
 
 def _system(device: str, devices: int) -> dict[str, Any] | None:

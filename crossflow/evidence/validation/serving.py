@@ -1,4 +1,5 @@
-"""Measured services: ``serving.csv`` (a fixed number of requests in flight), ``serving_latency.csv`` (small published tables) and
+"""Measured services: ``serving.csv`` (a fixed number of requests in flight), ``serving_latency.csv`` and
+``accelerators_serving.csv`` (small published tables) and
 ``wide_experts.csv`` (rates of one phase, with experts shared out over many nodes).
 
 Every row becomes a scenario of `task: serving`, of the last table of one phase; rows that differ in layout, lengths and requests are
@@ -31,17 +32,18 @@ from crossflow.evidence.validation.serving_runs import (
     CACHED,
     UNKNOWN,
     LaunchedSteps,
-    before_pieces,
+    likeliest,
     mean_length,
     measured_times,
-    one_by_one,
-    run_facts,
+    software_of,
     stack_of,
     too_fast,
     unknown_of,
 )
 from crossflow.evidence.validation.tables import (
     TableRow,
+    above_zero,
+    by_maker,
     device_architecture,
     device_words,
     measurements,
@@ -51,6 +53,7 @@ from crossflow.evidence.validation.tables import (
     template_of,
     wrong,
 )
+from crossflow.evidence.validation.training import check_whole
 from crossflow.hardware.architecture.software import load_stack
 
 SERVED = ("source", "engine", "model", "device", "mode", "isl", "osl", "concurrency", "ttft_ms", "tpot_ms")
@@ -64,12 +67,13 @@ WHOLE = ("isl", "osl", "concurrency", "batch", *DEGREES)
 IN_VIEW = ("found afterwards", "in view")  # of rows, when the model of such services took its present form
 WRITTEN = 100  # tokens that are written for a request of `wide_experts.csv`, about
 GUESSED = 1536  # the same of rows whose steps guess tokens
+BATCH = "batch_or_concurrency"
 FEW = 8  # requests in flight up to which a service is mostly alone [1]
 # Data types of products and weights by what a row says of its checkpoint.
 TYPES: Mapping[str, tuple[str, str]] = {
     "": ("bf16", ""), "bf16": ("bf16", ""), "16 bit": ("bf16", ""), "fp16": ("fp16", ""), "fp8": ("fp8", ""),
     "fp8_block": ("fp8_block", ""), "fp4": ("nvfp4", ""), "nvfp4": ("nvfp4", ""), "int4": ("bf16", "int4"), "int4_wo": ("bf16", "int4"),
-    "mxfp4": ("bf16", "mxfp4"),
+    "mxfp4": ("bf16", "mxfp4"), "int8_wo": ("bf16", "int8"),
 }  # fmt: skip
 SKEW = 1.2  # exponent of the loads of experts, which no row states: the usual one of `moe.csv`
 VARIATION = 1.28  # of the loads of experts as they were measured of DeepSeek-R1 (`crossflow.program.loads`), of rows over many nodes
@@ -78,7 +82,8 @@ READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that re
 IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b", "glm-5")
 IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bits have a scale for 32 of them, says their config.json
 UNFIT = "the service does not fit as predicted"
-NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called
+NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called, but for those of AWS, named after instances
+INSTANCES: Mapping[str, str] = {"trainium": "trn1-node", "trainium2": "trn2-node"}
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
@@ -105,8 +110,8 @@ def serving_table(folder: Path) -> Table:
         ranks = 1 if row["mode"] == "disagg" else _replicas(case)
         first, further = measured_times(score, row, users / ranks, ranks, launched)
         load = told or (f"up to {FEW} requests" if users <= FEW else f"more than {FEW} requests")
-        parts.append((row, case, f"time per token, {load}", number(file, row, "tpot_ms") * 1e-3, further))
-        parts.append((row, case, f"first token, {told}" if told else "first token", number(file, row, "ttft_ms") * 1e-3, first))
+        parts.append((row, case, f"time per token, {load}", above_zero(file, row, "tpot_ms") * 1e-3, further))
+        parts.append((row, case, f"first token, {told}" if told else "first token", above_zero(file, row, "ttft_ms") * 1e-3, first))
     return _table("serving", parts, skipped, folder)
 
 
@@ -157,10 +162,28 @@ def _told(row: TableRow, folder: Path) -> str:
     return ", ".join(filter(None, (APART if row["mode"] == "disagg" else "", unknown_of(row, served_model(row["model"], folder)))))
 
 
+def _batch(cell: str) -> bool:
+    """Whether a cell of requests at once is `max` or a positive whole number."""
+    return cell == "max" or (cell.isdecimal() and int(cell) > 0)
+
+
 def serving_latency_table(folder: Path) -> Table:
     """Whole requests, times per token, first tokens and throughputs of small published tables."""
-    file = folder / "serving_latency.csv"
+    return _latency_table(folder, "serving_latency")
+
+
+def accelerators_serving_table(folder: Path) -> Table:
+    """The same of chips of other makers than NVIDIA."""
+    return by_maker(_latency_table(folder, "accelerators_serving"))
+
+
+def _latency_table(folder: Path, name: str) -> Table:
+    """A published table whose rows are batches, requests in flight, or all requests of a run queued at once."""
+    file = folder / f"{name}.csv"
     rows = read_rows(file, LATENCY)
+    check_whole(file, rows, ("gpus", "input", "output"), ("tp", "pp", "requests"))
+    if wrongs := [wrong(file, row, BATCH, "max or a positive whole number") for row in rows if not _batch(row[BATCH])]:
+        raise SpecError(wrongs)
     parts, skipped = list[ServedPart](), Counter[str]()
     cases = [_published(row) for row in rows]
     scores = _scores(cases, skipped)
@@ -169,14 +192,14 @@ def serving_latency_table(folder: Path) -> Table:
             continue
         doubtful = "suspicious" in (row.get("note") or "") or "doubled" in (row.get("note") or "")
         if row.get("e2e_s"):
-            parts.append((row, case, "time per token and whole request", number(file, row, "e2e_s"), score["e2el_s"]))
+            parts.append((row, case, "time per token and whole request", above_zero(file, row, "e2e_s"), score["e2el_s"]))
         elif row.get("itl_ms"):
-            parts.append((row, case, "time per token and whole request", number(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
-            if row["batch_or_concurrency"] == "1" and not doubtful:
-                parts.append((row, case, "first token, one request", number(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
+            parts.append((row, case, "time per token and whole request", above_zero(file, row, "itl_ms") * 1e-3, score["tpot_s"]))
+            if row[BATCH] == "1" and not doubtful:
+                parts.append((row, case, "first token, one request", above_zero(file, row, "ttft_ms") * 1e-3, score["ttft_s"]))
         elif row.get("tokens_per_s"):
-            parts.append((row, case, "offline throughput", 1.0 / number(file, row, "tokens_per_s"), times))
-    return _table("serving_latency", parts, skipped, folder)
+            parts.append((row, case, "offline throughput", 1.0 / above_zero(file, row, "tokens_per_s"), times))
+    return _table(name, parts, skipped, folder)
 
 
 def wide_experts_table(folder: Path) -> Table:
@@ -301,9 +324,11 @@ def _offline(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[d
 
 
 def _requests(row: TableRow) -> int:
-    """Requests of a run in which all are queued at once, 0 where they are not known."""
+    """Requests of a run in which all are queued at once, as its row or its source says; 0 where neither does."""
+    if row.get("requests"):
+        return int(row["requests"])
     known = measurements().get(row["source"], {}).get("requests", {})
-    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row["batch_or_concurrency"] == "max" else 0
+    return int(known.get(f"{row['input']}/{row['output']}", 0)) if row[BATCH] == "max" else 0
 
 
 def _divided(requests: int, row: TableRow) -> int:
@@ -322,7 +347,7 @@ def replicas(row: TableRow) -> int:
     """Replicas in a row of a published table: TensorRT-LLM's own has mixtures with attention data parallel over the GPUs that share
     the experts (its header).
     """
-    return int(row["tp"]) if row["batch_or_concurrency"] == "max" and _mixture(row["model"]) else 1
+    return int(row["tp"]) if row[BATCH] == "max" and _mixture(row["model"]) else 1
 
 
 # -------------------------------------------------------------------------------------------- rows as scenarios
@@ -386,12 +411,10 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         "system.devices": tensor * data * engines * stages,
     }  # fmt: skip
     shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
-    if not isinstance(shared, str) and before_pieces(row):
-        shared |= {"software": {"like": shared["software"], "host": {"pieces": False}}}
-    if not isinstance(shared, str) and one_by_one(row):
-        shared |= {"software": {"like": shared["software"], "engine": {"asynchronous": False}}}
-    if not isinstance(shared, str) and "balanced" in run_facts(row):
-        shared |= {"software": {"like": shared["software"], "engine": {"gathers": True}}}
+    if likeliest(row) and not isinstance(shared, str):
+        shared |= {"workload": {**shared["workload"], "serving": {"likeliest": True}}}
+    if not isinstance(shared, str) and (changed := software_of(row, of_experts)):
+        shared |= {"software": {"like": shared["software"], **changed}}
     if apart:
         own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
     return shared, own
@@ -409,14 +432,20 @@ def _readers(row: TableRow) -> Fields:
 
 def _published(row: TableRow) -> Case:
     """The same of a row of a published table; `max` are all requests that the engine takes at once."""
-    users, ranks = row["batch_or_concurrency"], replicas(row)
+    users, ranks = row[BATCH], replicas(row)
     engine = row["engine"] or "fastertransformer"  # those that are not named were published in 2023
     stages = f"-pp{row['pp']}" if int(row.get("pp") or 1) > 1 else ""
     known = measurements().get(row["source"], {})
     shared = _shared(row["model"], row["device"], engine, row["precision"], in_blocks=known.get("scales") != "tensor")
     if not isinstance(shared, str):
         shared |= {"system": {"template": known["system"]}} if "system" in known else {}
-        shared |= {"software": {"like": shared["software"], "host": known["host"]}} if "host" in known else {}
+        own_software: Fields = {"host": known["host"]} if "host" in known else {}
+        if row.get("requests"):  # which the engine was told to take, all at once
+            own_software["engine"] = {"requests": int(row["requests"])}
+        if own_software:
+            shared |= {"software": {"like": shared["software"], **own_software}}
+        if row.get("cache"):
+            shared["workload"]["kv_dtype"] = row["cache"]
     own = {
         "workload.prompt": int(row["input"]), "workload.output": int(row["output"]),
         "workload.global_batch": ENDLESS if users == "max" else int(users),
@@ -430,11 +459,15 @@ def _published(row: TableRow) -> Case:
 
 def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool = True, folder: Path | None = None) -> Fields | str:
     """Model, device, software and data types; `in_blocks` says whether a checkpoint of 8 bits is the maker's own."""
-    served, template, stack = served_model(model, folder), system_of(device), stack_of(engine)
+    served, template = served_model(model, folder), system_of(device)
     if served is None:
         return f"no preset for model '{model}', and no config.json of it beside the table"
     if template is None:
         return f"no template for device '{device}'"
+    try:
+        stack = stack_of(engine)
+    except CrossflowError as error:
+        return str(error)
     if kept not in TYPES:
         return f"data type '{kept}' is not known"
     dtype, weight = TYPES[kept]
@@ -462,6 +495,8 @@ def system_of(device: str) -> str | None:
     name = template_of(device)
     if name is None:
         return None
+    if name in INSTANCES:
+        return INSTANCES[name]
     systems = files.catalogue("templates", "systems")
     nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
     return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)

@@ -13,20 +13,29 @@ from typing import Any
 import numpy as np
 
 from crossflow.base import files
+from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
-from crossflow.evidence.validation.serving_models import ServedModel
+from crossflow.evidence.validation.serving_models import ServedModel, names_of
 from crossflow.evidence.validation.tables import TableRow, measurements
 from crossflow.hardware.architecture.software import load_stack
 
 GUESSED = "guessed tokens not marked"  # of models with layers that guess tokens: sources run them with and without, and do not say which
+DRAFTED = "guessed tokens"  # of runs that are known to guess; nobody says how many guesses were right
 UNVERSIONED = "engine's version not stated"
 CACHED = "prompts read faster than devices multiply"  # so that a part of them must have lain in the cache, which nobody says
 APART = "workers for prompts"
-UNKNOWN = (GUESSED, UNVERSIONED, CACHED, APART)
+UNKNOWN = (GUESSED, DRAFTED, UNVERSIONED, CACHED, APART)
 AHEAD = (0, 14)  # first vLLM that schedules a step while the one before runs unless it is told otherwise: its release notes of 2026-01-20
+CONTIGUOUS = ((0, 11, 1), (0, 15, 0))  # vLLM whose experts of 8 bits in blocks are DeepGEMM's in every step: pull requests 26197 and 32414
+SORTING = (0, 16, 0)  # first vLLM that may not sort logits to find the likeliest: pull request 33538 of February 2026, after 0.15
+# Of its table, with 512 and 1,024 rows of 32,768 logits; its author's earlier ones (25824) were of an H100. Fewer rows take twice as long.
+SORTED = "150 ps"
+MARLIN = (0, 13, 0)  # first vLLM of InferenceX with VLLM_MXFP4_USE_MARLIN on Hopper (its perf-changelog.yaml, 327); Triton's kernels before
+WIDEST = 7  # ranks that divide each expert up to which they are: 29346
 PIECES = (0, 5, 10)  # first SGLang that captures steps that read prompts in pieces: its release notes of 2026-04-06
 ROUNDED = 1e-9  # share of the time that is nothing
+DEEPGEMM = "deepgemm-vllm"
 FASTEST = 0.9  # of the peak rate; no product of gemm_graph.csv comes so far on Hopper and Blackwell
 
 RunFacts = Mapping[str, Any]
@@ -48,22 +57,40 @@ def run_facts(row: TableRow) -> RunFacts:
 
 def unknown_of(row: TableRow, model: ServedModel | None) -> str:
     """What no row of its kind says though it decides times; empty where all is told."""
-    if model is not None and model.guesses:
-        return GUESSED
+    guessed = guesses_of(row) if model is not None and model.guesses else False
+    if guessed is not False:
+        return DRAFTED if guessed else GUESSED
     return UNVERSIONED if not row.get("engine_version") else ""
 
 
+def guesses_of(row: TableRow) -> bool | None:
+    """Whether a run of a model that can guess tokens did, by its engine, version and day; None where its source does not tell."""
+    rules: Sequence[Mapping[str, Any]] = next(
+        (given["drafted"] for source, given in measurements().items() if row["source"].startswith(source) and "drafted" in given), ()
+    )
+    fitting = (rule for rule in rules if all((row.get(name) or "").startswith(text) for name, text in rule.items() if name != "guesses"))
+    return next((bool(rule["guesses"]) for rule in fitting), None)
+
+
 def stack_of(engine: str) -> str:
-    """Software of an engine as tables call it."""
-    word = engine.lower().split()[0]
+    """Software of an engine as tables call it; CrossflowError where there is none."""
+    word = engine.lower().partition(" ")[0]
     known = {name: load_stack(name)[0].known_as for name in files.catalogue("templates", "software")}
-    return next((name for name, others in known.items() if word == name or word in others), "vllm")
+    for name, others in known.items():
+        if word == name or word in others:
+            return name
+    raise CrossflowError(f"no software for engine '{engine}'")
+
+
+def _parsed(text: str) -> tuple[int, ...] | None:
+    """Three numbers of a version, None where they are not stated."""
+    version = re.match(r"\D*(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return None if version is None else tuple(int(number or 0) for number in version.groups())
 
 
 def _version(row: TableRow) -> tuple[int, ...] | None:
     """Version of a row's engine, None where it is not stated."""
-    version = re.match(r"\D*(\d+)\.(\d+)\.(\d+)", row.get("engine_version") or "")
-    return None if version is None else tuple(map(int, version.groups()))
+    return _parsed(row.get("engine_version") or "")
 
 
 def before_pieces(row: TableRow) -> bool:
@@ -76,6 +103,51 @@ def one_by_one(row: TableRow) -> bool:
     """Whether a row's vLLM is known to be older than the first that schedules a step while the one before runs."""
     version = _version(row)
     return row["engine"] == "vllm" and version is not None and version < AHEAD
+
+
+def sorts(row: TableRow) -> bool:
+    """Whether a row's vLLM is known to be older than the first that may find the likeliest tokens without sorting all."""
+    version = _version(row)
+    return row["engine"] == "vllm" and version is not None and version < SORTING
+
+
+def likeliest(row: TableRow) -> bool:
+    """Whether requests of a row draw among their likeliest tokens: those of a source that names no sampling, which an engine then takes
+    from the `generation_config.json` of the model.
+    """
+    return any(name.startswith(tuple(run_facts(row).get("likeliest", ()))) for name in names_of(row["model"]))
+
+
+def kernels_of(engine: str, version: str, tensor: int) -> dict[str, Any]:
+    """Kernels that a version of an engine took rather than those of its stack, where so many ranks divide each expert.
+
+    On Hopper vLLM gave experts of 8 bits in blocks scales of powers of two, and then DeepGEMM's products of contiguous groups in steps
+    of any number of tokens.
+    """
+    known = _parsed(version)
+    if engine != "vllm" or known is None or not CONTIGUOUS[0] <= known < CONTIGUOUS[1] or tensor > WIDEST:
+        return {}
+    return {"experts": {"fp8_block": [DEEPGEMM, *load_stack("vllm")[0].kernels.experts["fp8_block"]]}}
+
+
+def software_of(row: TableRow, tensor: int) -> Mapping[str, Any]:
+    """What a row's engine did otherwise than the stack says, by its version and its runs; `tensor` ranks divide each expert."""
+    found: dict[str, Any] = {}
+    if before_pieces(row):
+        found["host"] = {"pieces": False}
+    engine = {
+        **({"asynchronous": False} if one_by_one(row) else {}),
+        **({"selecting": SORTED} if sorts(row) else {}),
+        **({"gathers": True} if "balanced" in run_facts(row) else {}),
+    }
+    if engine:
+        found["engine"] = engine
+    kernels = kernels_of(row["engine"], row.get("engine_version") or "", tensor)
+    if row["engine"] == "vllm" and row["source"].startswith("inferencex") and (_version(row) or (0,)) < MARLIN:
+        kernels["widening"] = {"mxfp4": ["triton-kernels"]}
+    if kernels:
+        found["kernels"] = kernels
+    return found
 
 
 def too_fast(row: TableRow, own: Mapping[str, Any], score: Mapping[str, float]) -> bool:

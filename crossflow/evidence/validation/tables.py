@@ -28,7 +28,7 @@ from crossflow.cost.roofline import product_costs
 from crossflow.evidence.validation.report import Table
 from crossflow.hardware.architecture.model import Architecture
 from crossflow.hardware.architecture.network import FabricKind, FabricParameters
-from crossflow.hardware.architecture.software import PeerAllReduce, load_stack
+from crossflow.hardware.architecture.software import PeerAllReduce, load_stack, maker
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.template import DatasheetSystem, SystemSpec
 from crossflow.hardware.technology.library import TechLibrary
@@ -63,6 +63,11 @@ def positive(file: Path, rows: TableRows, column: str) -> Array:
     for bad in np.flatnonzero(~(np.isfinite(values) & (values > 0))):
         raise SpecError([wrong(file, rows[int(bad)], column, "a number above zero")])
     return values
+
+
+def above_zero(file: Path, row: TableRow, column: str) -> float:
+    """A cell as a finite number above zero; SpecError where it holds something else."""
+    return float(positive(file, [row], column)[0])
 
 
 def numbers(file: Path, rows: TableRows, column: str, missing: float | None = None) -> Array:
@@ -247,6 +252,12 @@ def template_of(device: str) -> str | None:
     size = re.search(r"\d+gb$", device)
     sized = [name for name in alike if size and name.endswith(size.group())]
     return next(iter(sized or alike), None)
+
+
+def by_maker(table: Table) -> Table:
+    """A table whose rows are grouped by the maker of their device as well."""
+    specs = [device_spec(template_of(device) or device) for device in table.groups["device"]]
+    return replace(table, groups={**table.groups, "maker": [maker(getattr(spec, "vendor", "")) for spec in specs]})
 
 
 def device_words(device: str) -> frozenset[str]:

@@ -36,6 +36,7 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
     side = np.sqrt(fastest / (2.0 * system.units * system.clock))  # multiply-accumulates of one unit, as a square
     return Architecture(
         name=system.name,
+        generation=system.generation,
         throughput=system.product_rates,
         vector_throughput=system.vector_throughput,
         sparse_throughput=system.sparse_rates,

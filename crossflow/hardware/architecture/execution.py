@@ -28,8 +28,8 @@ ProductLibraryName = Literal[
 ]
 # What multiplies, and whose code it is.
 ExpertLibraryName = Literal[
-    "triton-vllm", "triton-sglang", "cutlass-flashinfer", "trtllm-flashinfer", "cutlass-trtllm", "deepgemm-trtllm", "cutlass-trtllm-rc15",
-    "deepgemm-trtllm-rc15",
+    "triton-vllm", "triton-sglang", "cutlass-flashinfer", "trtllm-flashinfer", "cutlass-trtllm", "deepgemm-trtllm", "deepgemm-vllm",
+    "cutlass-trtllm-rc15", "deepgemm-trtllm-rc15",
 ]  # fmt: skip
 USUAL = 128  # elements of a head for which `by_width` is one
 AttentionLibraryName = Literal[
@@ -98,6 +98,9 @@ class WideningLibrary(FileModel):
 
     matrix: PositiveShare = Field(description="share of the matrix rate of other kernels that their main loops reach")
     memory: PositiveShare = Field(default=ONE, description="rate at which weights cross main memory, over that of other kernels")
+    start: Time | None = Field(
+        default=None, description="time of a product in a captured graph beside its work; that of the library that multiplies where absent"
+    )
     rows: tuple[Whole, ...] = Field(
         default=(),
         description="rows of its tiles, ascending: the first that the rows of an expert fill less than nine tenths, or the last; the"
@@ -120,6 +123,11 @@ class ExpertLibrary(FileModel):
     passes: Ratio = Field(description="bytes that move between the products over one read and one write of each kernel")
     carried: Ratio = Field(description="the same for rows of experts on other ranks, which some kernels carry through")
     multiplied: Share = Field(description="share of the rows of other ranks that come with a token and are multiplied as well")
+    padded: Literal[0, 16, 32, 64, 128] = Field(
+        default=0,
+        description="rows of the blocks for which a kernel has room, one at least for every expert of the rank whether it has rows or not; "
+        "those without rows are read and written too. 0: each expert has as many tiles as its rows fill",
+    )
     measured_as: str = Field(default="", description="which of several kernels of the library the measured rows are of, where that matters")
 
 
@@ -193,6 +201,10 @@ class DecodeKernel(FusedKernel):
         description="query heads of a group share a block, and keys are split: always, never, or only groups of several that see all keys",
     )
     narrow_products: Flag = Field(default=False, description="products have 8 bits where the cache has")
+    vector: Flag = Field(
+        default=False,
+        description="products run on the vector units, without padding of rows; `matrix` is a share of the peak of those in fp32 then",
+    )
 
 
 class LatentKernel(FileModel):

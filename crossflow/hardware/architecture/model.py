@@ -146,6 +146,7 @@ class Architecture:
     # of levels whose switches are named: tiers, hops, switches, length of the longest link [m], by level and figure
     networks: Mapping[str, Array] = field(default_factory=dict)
     network_power: Array = field(default_factory=lambda: np.zeros(1))  # of named switches and their links, beside the device's own. [W]
+    generation: str = ""  # of a device that was read off its datasheet, where its family has several
 
     def __repr__(self) -> str:
         return f"Architecture({self.name!r})"

@@ -188,6 +188,11 @@ class NetworkLevel(FileModel):
         description="of a torus, for each size of its `shape` whether the rows along it are rings, as all are where absent; those of a"
         " slice that ends inside the torus are not",
     )
+    ring_from: Whole | None = Field(
+        default=None,
+        gt=1,
+        description="of a torus, size of its shortest rows that are rings where `wraps` does not say: a TPU v5e closes rows of 16 only",
+    )
     group: Whole | None = Field(
         default=None,
         gt=0,

@@ -145,6 +145,11 @@ class PeerAllReduce(FileModel):
 
     limit: Information = Field(description="longest message that they take, where they are faster than the collective library")
     start: Time = Field(default=np.array([0.0]), description="time of such a kernel beside what the fabric needs")
+    direct: tuple[str, ...] = Field(
+        default=(),
+        description="generations of devices that it runs them on over direct links between all devices of a node, too; where it runs "
+        "them on any, it does so on devices without a generation, such as generated ones",
+    )
 
 
 class WeightSharing(FileModel):
@@ -275,6 +280,11 @@ class EngineHabits(FileModel):
         description="what each logit takes while tokens are sampled, all its copies together, for as many requests as the engine takes at "
         "once (`requests`): room that an engine finds by trying, and keeps free",
     )
+    selecting: Time = Field(
+        default=np.array([0.0]),
+        description="time of the device for each logit of a request that draws among its likeliest tokens (`serving.likeliest`): sorting "
+        "all logits, or a search for the least of those that count",
+    )
     balances: Flag = Field(
         default=False,
         description="experts lie on the ranks that share them out so that these are alike full (EPLB) rather than in their order; with "
@@ -325,10 +335,10 @@ class EngineHabits(FileModel):
 def maker(vendor: str) -> str:
     """A maker of devices as people write it.
 
-    >>> maker("amd"), maker("google")
-    ('AMD', 'Google')
+    >>> maker("aws"), maker("google")
+    ('AWS', 'Google')
     """
-    return vendor.upper() if vendor in ("nvidia", "amd") else vendor.capitalize()
+    return vendor.upper() if vendor in ("nvidia", "amd", "aws") else vendor.capitalize()
 
 
 UNSCHEDULED = "what the host of {} does between two steps was not measured"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossflow.base.arrays import Array, divide, most_square
+from crossflow.base.results import later
 from crossflow.hardware.architecture.network import CLOS, OPTICAL, UNSWITCHED, NetworkLevel
 from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from crossflow.hardware.architecture.template import GeneratedSystem, SystemSpec
     from crossflow.hardware.architecture.wires import Cause, Span, Wiring
     from crossflow.hardware.technology.components import Link, Switch
+else:
+    Links, Parts = later("crossflow.hardware.architecture.generator", "Links", "Parts")
+    GeneratedSystem, SystemSpec = later("crossflow.hardware.architecture.template", "GeneratedSystem", "SystemSpec")
+    Cause, Span, Wiring = later("crossflow.hardware.architecture.wires", "Cause", "Span", "Wiring")
+    Link, Switch = later("crossflow.hardware.technology.components", "Link", "Switch")
 
 ZERO, ONE = np.zeros(1), np.ones(1)
 GRIDS = {"ring": 1, "mesh2d": 2, "torus2d": 2, "mesh3d": 3, "torus3d": 3}  # sizes of a shape

@@ -51,10 +51,12 @@ def voltage_for(power: Array, nominal: Array, threshold: Array, leakage: Array) 
     root = np.sqrt(np.maximum(discriminant, 0.0))
     larger = np.cbrt(-r / 2.0 + np.where(r > 0.0, -root, root))  # the other term follows from it without cancellation
     single = larger - np.divide(p / 3.0, larger, out=np.zeros(np.broadcast(p, larger).shape), where=larger != 0.0)
-    radius = np.sqrt(np.maximum(-p / 3.0, 0.0))
-    ratio = np.divide(-r / 2.0, radius**3, out=np.zeros(np.broadcast(r, radius).shape), where=radius > 0)
-    triple = 2.0 * radius * np.cos(np.arccos(np.clip(ratio, -1.0, 1.0)) / 3.0)
-    x = np.where(discriminant >= 0.0, single, triple) + shift
+    x = single + shift
+    if (discriminant < 0.0).any():  # three roots, as at few points
+        radius = np.sqrt(np.maximum(-p / 3.0, 0.0))
+        ratio = np.divide(-r / 2.0, radius**3, out=np.zeros(np.broadcast(r, radius).shape), where=radius > 0)
+        triple = 2.0 * radius * np.cos(np.arccos(np.clip(ratio, -1.0, 1.0)) / 3.0)
+        x = np.where(discriminant >= 0.0, x, triple + shift)
     return np.asarray(threshold * np.maximum(x, 1.0))
 
 
@@ -166,9 +168,10 @@ def _rising(x: Array, threshold: Array, least: Array) -> tuple[Array, Array]:
     """The voltage, no lower than the least one, and x du/dx. [V]"""
     voltage, root = _voltage(x, threshold)
     slope = x * voltage / (root + TINY)  # nothing where nothing is asked for
-    return np.maximum(voltage, least), np.where(voltage > least, slope, 0.0)
+    return np.maximum(voltage, least), slope * (voltage > least)
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # a step from a clock at which nothing is drawn is no number
 def _clock_within(work: _Work) -> Array:
     """Clock, no more than the full one, at which work draws no more than the power of its limit. [1]
 
@@ -181,8 +184,7 @@ def _clock_within(work: _Work) -> Array:
         found, slope = work.rising(clock)
         above = found > work.power
         low, high = np.where(above, low, clock), np.where(above, clock, high)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            wanted = clock * (work.power / found) ** (found / slope)
+        wanted = clock * (work.power / found) ** (found / slope)
         wanted = np.where((wanted >= low) & (wanted <= high), wanted, 0.5 * (low + high))
         wanted = np.where(settled, clock, wanted)  # a kernel does not depend on those beside it
         settled |= np.abs(wanted - clock) <= CLOSE * clock

@@ -36,8 +36,11 @@ def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
         raise StrategyError(f"a node of fabric {level.fabric} is wired as {own}; topology {kind} needs fabric: ideal")
     if kind == OPTICAL:
         return _joined(spec, which, nodes)
-    if level.wraps is not None and kind not in TORI:
-        raise StrategyError(f"wraps is of the rows of a ring or a torus, and network.{which} is wired as {kind}; leave it out")
+    for key in ("wraps", "ring_from"):
+        if getattr(level, key) is not None and kind not in TORI:
+            raise StrategyError(
+                f"{key} is of the rows of a ring or a torus, and network.{which} is wired as {kind}; leave it out, or give {key}: null"
+            )
     given = {
         "ports": level.ports or 0, "group": level.group or 0, "oversubscription": level.oversubscription or 1.0, "wraps": level.wraps or (),
     }  # fmt: skip
@@ -49,6 +52,9 @@ def topology_of(spec: NetworkSpec, which: WhichLevel, nodes: int) -> Topology:
         raise StrategyError(
             f"{nodes} devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"
         )
+    if level.ring_from is not None and level.wraps is None:
+        shape = _built(kind, nodes, level.shape or (), **given).shape
+        return _built(kind, nodes, shape, **{**given, "wraps": tuple(size >= level.ring_from for size in shape)})
     return _built(kind, nodes, level.shape or (), **given)
 
 
@@ -62,8 +68,8 @@ def _joined(spec: NetworkSpec, which: str, nodes: int) -> Topology:
         raise StrategyError("an optical-torus is made of the links of intra; leave out the bandwidth and latency of inter")
     if nodes > 1 and inside.wraps is not None:
         raise StrategyError("optical switches close the rows of an optical-torus over all of its nodes; leave out wraps of intra")
-    if level.ports or level.group or level.oversubscription or level.wraps:
-        raise StrategyError("an optical-torus has a shape only; ports, group, oversubscription and wraps have no meaning")
+    if level.ports or level.group or level.oversubscription or level.wraps or level.ring_from:
+        raise StrategyError("an optical-torus has a shape only; ports, group, oversubscription, wraps and ring_from have no meaning")
     return _built(torus if nodes > 1 else "single", nodes, level.shape or (), 0, 0, 1.0)
 
 

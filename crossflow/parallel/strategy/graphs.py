@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from crossflow.base.errors import StrategyError
+from crossflow.base.results import later
 from crossflow.parallel.strategy.kinds import ANY, GIVEN, Nodes, StrategyFilter, StrategyKind
 from crossflow.parallel.strategy.mesh import AXIS_ROLES, BLOCKS, PAPER_NAMES, Axis, Mesh, RankBlock, divisors, levels_text
 from crossflow.parallel.strategy.notation import GRAPH, Written, parse
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from crossflow.program.program import Program
     from crossflow.workload.graph import Graph
     from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec
+else:
+    Program = later("crossflow.program.program", "Program")
+    Graph = later("crossflow.workload.graph", "Graph")
+    GemmSpec, LstmSpec, ProgramSpec = later("crossflow.workload.spec", "GemmSpec", "LstmSpec", "ProgramSpec")
 
 _BLOCKS: dict[str, RankBlock] = {"cp": "tp", "tp": "tp", "inner": "tp", "dp": "dp", "pp": "pp"}  # that axes belong to
 

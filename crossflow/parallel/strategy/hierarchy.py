@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from crossflow.base.errors import StrategyError
+from crossflow.base.results import later
 from crossflow.parallel.strategy.kinds import LayeredStrategies, Nodes, StrategyFilter, StrategyLimits
 from crossflow.parallel.strategy.mesh import BLOCKS, WORD_ROLES, Levels, Mesh, Role, levels_text, needs
 from crossflow.parallel.strategy.notation import RECOMMENDATION, Written, parse
@@ -27,6 +28,9 @@ from crossflow.parallel.strategy.notation import RECOMMENDATION, Written, parse
 if TYPE_CHECKING:
     from crossflow.workload.dlrm import Dlrm
     from crossflow.workload.dlrm_spec import DlrmSpec
+else:
+    Dlrm = later("crossflow.workload.dlrm", "Dlrm")
+    DlrmSpec = later("crossflow.workload.dlrm_spec", "DlrmSpec")
 
 Kind = Literal["dense", "embedding", "transformer", "experts"]
 KINDS: tuple[Kind, ...] = ("dense", "embedding", "transformer", "experts")

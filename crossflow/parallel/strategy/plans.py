@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from crossflow.base.errors import StrategyError
+from crossflow.base.results import later
 from crossflow.parallel.strategy.again import levels
 from crossflow.parallel.strategy.kinds import LayeredStrategies, Nodes, StrategyFilter, StrategyLimits
 from crossflow.parallel.strategy.legality import kinds_problem, legal_plans, neighbouring_plans, plan_problem
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from crossflow.parallel.strategy.reading import AnyStrategy
     from crossflow.workload.spec import TransformerSpec
     from crossflow.workload.traits import WorkloadSpec
+else:
+    AnyStrategy = later("crossflow.parallel.strategy.reading", "AnyStrategy")
+    TransformerSpec = later("crossflow.workload.spec", "TransformerSpec")
+    WorkloadSpec = later("crossflow.workload.traits", "WorkloadSpec")
 
 ARRIVING = "micro_batch: a step takes the requests that have arrived (serving.arrival_rate); leave it out"
 NO_HOST = (

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
+if TYPE_CHECKING:  # the chain of imports stays short
     from crossflow.base.arrays import Array, Index
 
 BINS = 17
@@ -34,9 +33,9 @@ CLASSES = 5  # classes of a bin of more hits
 class Classes(NamedTuple):
     """Rows of equal hits that stand for the bins."""
 
-    hits: Array  # of a row of each class, shape (classes,). [1]
-    bins: Index  # the bin of each class
-    share: Array  # of a bin's look-ups that go to each of its classes. [1]
+    hits: NDArray[np.float64]  # of a row of each class, shape (classes,). [1]
+    bins: NDArray[np.intp]  # the bin of each class
+    share: NDArray[np.float64]  # of a bin's look-ups that go to each of its classes. [1]
 
 
 def _classes() -> Classes:

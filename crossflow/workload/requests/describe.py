@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from crossflow.base import provenance
 from crossflow.base.arrays import Array, Index
+from crossflow.base.drawing.picture import Picture
 from crossflow.base.results import PlainData, Tabular
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.requests.shared import leading
 from crossflow.workload.requests.words import lasting
-
-if TYPE_CHECKING:
-    from crossflow.base.drawing.picture import Picture
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 MINUTE, SHORT = 60.0, 600.0  # windows in which arrivals are counted, and span of a trace below which they are seconds. [s]
