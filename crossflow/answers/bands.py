@@ -302,6 +302,7 @@ def band_of(run: Likeness) -> tuple[Band, Likeness] | None:
     return next(candidates(run, _lines()), None)
 
 
+@functools.cache
 def compared(kind: str) -> frozenset[str]:
     """Devices of which enough runs of a kind were compared with predictions to say how far these are off."""
     return frozenset(line.device for line in _lines() if line.kind == kind and line.device)

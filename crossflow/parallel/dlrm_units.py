@@ -208,16 +208,8 @@ class Builder:
             self._pass(unit, "forward", 4.0 * size, flops=3.0 * elements)  # x0 (y + b) + x r3 w1
             self._pass(unit, "activation", 10.0 * size, launches=3, flops=5.0 * elements)  # of y r2 w1, x0 r3 w1, x r2 w1
             self._pass(unit, "weight", size, flops=elements)  # of the bias r1
-            split = np.where((tp > 1) & (i == 0), size, 0.0)
-            self._add(
-                unit, "interaction", "dense", 2.0 * cross.width * cross.rank / tp + cross.width, 2.0 * size + m * inner * e,
-                before_forward=[Send(collective="all_gather", size=split, group=mesh.tensor)],
-                after_forward=[Send(collective="all_reduce", size=size, group=mesh.tensor)],
-                after_input=[
-                    Send(collective="all_reduce", size=np.where(split > 0, 0.0, size), group=mesh.tensor),
-                    Send(collective="reduce_scatter", size=split, group=mesh.tensor),
-                ],
-            )  # fmt: skip
+            share, kept = 2.0 * cross.width * cross.rank / tp + cross.width, 2.0 * size + m * inner * e
+            self._cut_in_two(unit, "dense", share, kept, size=size, first=i == 0)
 
     def _encoder(self) -> None:
         """Layers of attention and MLP over features."""
@@ -229,20 +221,28 @@ class Builder:
             for part in (encoder.attention, encoder.mlp):
                 unit = f"interaction.{i}.{part.type}"
                 first = (i == 0) and part is encoder.attention
-                split = np.where(mesh.tensor.size > 1, size, 0.0) * first
                 for matrix in part.matrices:
                     self._cut(unit, matrix, tokens, mesh.tensor.size)
                 kept = self._between(unit, part, tokens, mesh.tensor.size, encoder.sequence)
                 share = sum(m.parameters for m in part.matrices) / mesh.tensor.size + part.vectors
-                self._add(
-                    unit, "interaction", "transformer", share, kept,
-                    before_forward=[Send(collective="all_gather", size=split, group=mesh.tensor)],
-                    after_forward=[Send(collective="all_reduce", size=size, group=mesh.tensor)],
-                    after_input=[
-                        Send(collective="all_reduce", size=np.where(split > 0, 0.0, size), group=mesh.tensor),
-                        Send(collective="reduce_scatter", size=split, group=mesh.tensor),
-                    ],
-                )  # fmt: skip
+                self._cut_in_two(unit, "transformer", share, kept, size=size, first=first)
+
+    def _cut_in_two(self, unit: str, kind: Kind, share: Array, kept: Array, *, size: Array, first: bool) -> None:
+        """Add a unit whose first product is cut by columns and whose last by rows: its tensor ranks add up the outputs, of `size` bytes.
+
+        What comes in is divided by samples before the first unit, and whole before all others.
+        """
+        tensor = self.plans.groups(kind).tensor
+        split = np.where(tensor.size > 1, size, 0.0) * first
+        self._add(
+            unit, "interaction", kind, share, kept,
+            before_forward=[Send(collective="all_gather", size=split, group=tensor)],
+            after_forward=[Send(collective="all_reduce", size=size, group=tensor)],
+            after_input=[
+                Send(collective="all_reduce", size=np.where(split > 0, 0.0, size), group=tensor),
+                Send(collective="reduce_scatter", size=split, group=tensor),
+            ],
+        )  # fmt: skip
 
     def _cut(self, unit: str, matrix: Matrix, tokens: Array, tp: Array) -> None:
         by_rows = matrix.cut == "row"
