@@ -489,6 +489,11 @@ def test_which_layers_see_a_window(tmp_path, name, changes, window):
     assert window == (found and " ".join([str(found.size), *found.pattern]) + special)
 
 
+@pytest.mark.parametrize(("changes", "limit"), [({}, 7.0), ({"swiglu_limit": 10.0}, 10.0), ({"swiglu_limit": None}, None)])
+def test_the_limit_of_a_gate(tmp_path, changes, limit):
+    assert read(written(tmp_path, config("gpt-oss-20b", **changes)))[0].gate_limit == limit
+
+
 def test_what_became_of_windows_and_of_images():
     became = read(CONFIGS["llama-4-scout"])[1]
     assert became["text_config.attention_chunk_size"] == "window.size = 8192"

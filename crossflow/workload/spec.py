@@ -552,6 +552,9 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     value_dim: Dimension | None = Field(None, description="elements of a head's value; `head_dim` where absent")
     ffn: DimensionOrZero = Field(0, description="inner width of the MLP; only a model without MLPs has none")
     gated: Flag = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
+    gate_limit: PositiveFloat | None = Field(
+        None, description="value at which both branches are clamped before they are multiplied (`swiglu_limit` of gpt-oss)"
+    )
     vocabulary: Dimension | None = Field(None, description="rows of the embedding; none for a model of images")
     tied_embeddings: Flag = Field(False, description="whether the head multiplies by the embedding's table")
     sequence: Dimension = Field(description="tokens of a sample; follows from `image` for a model of images")
