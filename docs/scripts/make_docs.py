@@ -1270,9 +1270,10 @@ def _draw(table: Table, way: str) -> None:
     ends = np.array([np.nanmin(table.measured) * 0.7, np.nanmax(table.measured) * 1.4])
     left.plot(ends, ends, color="#444444", linewidth=1)
     right.axhline(0, color="#444444", linewidth=1)
+    size = float(np.clip(4000 / table.measured.size, 5, 30))  # a few dots are found, thousands do not cover each other
     for (name, mask), (marker, colour) in zip(_masks(table.groups[way]), itertools.product(MARKERS, COLOURS), strict=False):
-        size = 5 if marker == MARKERS[0] else 14  # a triangle of the size of a dot looks like one
-        style = {"color": colour, "marker": marker, "s": size, "linewidths": 0, "alpha": 0.5, "rasterized": True}
+        wide = size * (1 if marker == MARKERS[0] else 2)
+        style = {"color": colour, "marker": marker, "s": wide, "linewidths": 0, "alpha": 0.5, "rasterized": True}
         left.scatter(table.measured[mask], table.predicted[mask], label=name, **style)
         right.scatter(table.measured[mask], np.clip(100 * (table.predicted[mask] / table.measured[mask] - 1), -100, 100), **style)
     what = "power [W]" if "power" in table.name else "time [s]"
@@ -1282,7 +1283,7 @@ def _draw(table: Table, way: str) -> None:
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{TITLES.get(table.name, table.name)}: predicted against measured, {table.measured.size:,} rows")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3 * (5 / size) ** 0.5)
     figure.savefig(FIGURES / f"{table.name}.png", dpi=130, metadata={"Software": None})
     figure.savefig(FIGURES / f"{table.name}.svg", metadata={"Date": None})
 
