@@ -328,6 +328,15 @@ def test_every_family_is_read_from_a_file():
         ("gemma-3-27b", "gemma3-27b"),
         ("gpt-oss-120b", "gpt-oss-120b"),
         ("llama-4-scout", "llama4-scout"),
+        ("deepseek-v3.2", "deepseek-v3.2"),
+        ("deepseek-v4-pro", "deepseek-v4-pro"),
+        ("deepseek-v4-flash-nvfp4", "deepseek-v4-flash"),
+        ("kimi-k3", "kimi-k3"),
+        ("glm-5.2", "glm-5.2"),
+        ("qwen3.5-27b", "qwen3.5-27b"),
+        ("qwen3.5-35b-a3b", "qwen3.5-35b-a3b"),
+        ("mimo-v2-flash", "mimo-v2-flash"),
+        ("gemma-4-31b", "gemma4-31b"),
     ],
 )
 def test_a_file_and_a_preset_describe_one_model(name, preset):

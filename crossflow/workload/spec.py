@@ -529,6 +529,9 @@ class ServedSpec(FileModel):
     """Types of the checkpoint that a model's maker released, which services take where a workload names no type."""
 
     weight_dtype: WeightType = Field(description="type of its weights; products compute in it too where engines and devices do")
+    weight_dtypes: Mapping[LayerType, WeightType] = Field(
+        {}, description="types of layer types that have their own, as the workload's `weight_dtypes` lists them"
+    )
     wide_layers: LayerEntries = Field((), description="what stays in 16 bits, as the workload's `wide_layers` lists it")
 
 
