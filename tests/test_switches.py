@@ -37,6 +37,7 @@ class When(NamedTuple):
 # They say what something is, which model a file is read as, or what a launch file names and costs alike.
 LABELS = {
     "served.weight_dtype",
+    "served.weight_dtypes",
     "served.wide_layers",
     "name",
     "title",

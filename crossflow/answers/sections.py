@@ -52,7 +52,9 @@ def model_name(name: str) -> str | None:
     """The kind of model, or the preset, that a name stands for: in any letter case, or as the model's maker publishes it; None where there
     is none.
     """
-    return preset_name(name) or published_as(name, presets())
+    if (known := preset_name(name)) is not None or Path(name).suffix in (*files.YAML, ".gz") or contents.is_file(Path(name) / CONFIG):
+        return known
+    return published_as(name, presets())
 
 
 def preset_name(name: str) -> str | None:

@@ -1,63 +1,38 @@
-"""Names that frameworks have for models, and the shipped presets with the same dimensions."""
+"""Presets by the names that frameworks have for models, and what launch files say of them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from crossflow.answers.scenario import from_dict
 from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.base.files import FileModel
-from crossflow.base.limits import Flag, PositiveInt
 from crossflow.edges.launch.settings import FlatSettings, of_model, workload_settings
+from crossflow.workload.model_names import ModelNames, model_names, published_as
 from crossflow.workload.released import SERVED
 from crossflow.workload.spec import TransformerSpec
 
 
-class ModelNames(FileModel):
-    """Names of one preset."""
-
-    huggingface: tuple[str, ...] = ()
-    torchtitan: tuple[str, ...] = ()  # name and flavour
-    own_code: Flag = False  # whether the checkpoint brings code of its own, which servers run only when they are told to
-
-
-class ModelsFile(FileModel):
-    """Names of models in frameworks."""
-
-    kind: Literal["launch-models"]
-    sources: Mapping[str, str]
-    presets: Mapping[str, ModelNames]
-    vocabularies: Mapping[str, PositiveInt]
-
-
-@functools.cache
-def _names() -> ModelsFile:
-    return files.validate(ModelsFile, files.read_yaml(Path(__file__).parent / "tables" / "models.yaml"))
-
-
 def vocabulary_of(tokenizer: str | None) -> int | None:
     """Words of a tokenizer whose name says them."""
-    return _names().vocabularies.get(tokenizer or "")
+    return model_names().vocabularies.get(tokenizer or "")
 
 
 def by_huggingface(name: str) -> str | None:
     """The preset of a model by its name on the Hugging Face Hub, by the last folder of a path, or by its own name; None for others."""
-    last = name.rstrip("/").rpartition("/")[2].lower()
-    for preset, names in _names().presets.items():
-        if last == preset or any(known.rpartition("/")[2].lower() == last for known in names.huggingface):
-            return preset
-    return last if last in presets() else None
+    return published_as(name, presets())
 
 
 def by_flavour(name: str, flavour: str) -> str | None:
     """The preset of a model by torchtitan's name and flavour; None for others."""
     found = (
-        preset for preset, names in _names().presets.items() if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
+        preset
+        for preset, names in model_names().presets.items()
+        if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
     )
     return next(found, None)
 
@@ -70,7 +45,7 @@ def types_of(preset: str) -> Mapping[str, Any]:
 
 def names_of(preset: str) -> ModelNames:
     """Names of a preset; none where the table does not have it."""
-    return _names().presets.get(preset, ModelNames())
+    return model_names().presets.get(preset, ModelNames())
 
 
 @functools.lru_cache(maxsize=64)
@@ -99,7 +74,7 @@ def same_model(settings: FlatSettings, preset: str) -> bool:
 def preset_of(settings: FlatSettings, named: Any) -> str | None:
     """The preset that describes the same model: the one that a scenario names, or the first of those with names in frameworks."""
     candidates = [named] if named in presets() else []
-    candidates += [preset for preset in _names().presets if preset in presets() and preset not in candidates]
+    candidates += [preset for preset in model_names().presets if preset in presets() and preset not in candidates]
     layers = settings["workload.layers"], settings["workload.hidden"]
     return next(
         (
