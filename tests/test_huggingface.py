@@ -346,6 +346,16 @@ def test_a_file_and_a_preset_describe_one_model(name, preset):
     assert (described.embedding, described.head, described.tied) == (shipped.embedding, shipped.head, shipped.tied)
 
 
+@pytest.mark.parametrize(("name", "preset"), [("deepseek-v4-pro", "deepseek-v4-pro"), ("qwen3.5-27b", "qwen3.5-27b")])
+def test_a_file_and_a_preset_are_served_in_the_same_types(name, preset):
+    def types(model):
+        data = {"model": model, "task": "decode", "prompt": 1000, "output": 100, "global_batch": 64, "sequence": 4096}
+        spec = crossflow.from_dict({"system": {"template": "dgx-h200", "devices": 8}, "workload": data, "strategy": "tp8"}).workload
+        return spec.dtype, spec.weight_dtype, spec.weight_dtypes, spec.wide_layers, spec.ssm and spec.ssm.state_dtype
+
+    assert types(str(CONFIGS[name])) == types(preset)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_field_is_reported_and_known(name):
     uses = huggingface_document(CONFIGS[name], examples=True)[1]

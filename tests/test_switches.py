@@ -38,6 +38,7 @@ class When(NamedTuple):
 LABELS = {
     "served.weight_dtype",
     "served.weight_dtypes",
+    "served.state_dtype",
     "served.wide_layers",
     "name",
     "title",

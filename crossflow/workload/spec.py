@@ -528,10 +528,13 @@ class ImageSpec(FileModel):
 class ServedSpec(FileModel):
     """Types of the checkpoint that a model's maker released, which services take where a workload names no type."""
 
-    weight_dtype: WeightType = Field(description="type of its weights; products compute in it too where engines and devices do")
+    weight_dtype: WeightType | None = Field(
+        None, description="type of its weights; products compute in it too where engines and devices do; 16 bits where absent"
+    )
     weight_dtypes: Mapping[LayerType, WeightType] = Field(
         {}, description="types of layer types that have their own, as the workload's `weight_dtypes` lists them"
     )
+    state_dtype: StateType | None = Field(None, description="type of the states of state-space layers, as `ssm.state_dtype`")
     wide_layers: LayerEntries = Field((), description="what stays in 16 bits, as the workload's `wide_layers` lists it")
 
 

@@ -40,7 +40,7 @@ def by_flavour(name: str, flavour: str) -> str | None:
 def types_of(preset: str) -> Mapping[str, Any]:
     """Types in which the maker of a model released it, where they are narrower than 16 bits."""
     released: Mapping[str, Any] = files.read_yaml(presets()[preset]).data.get(SERVED, {})
-    return released
+    return released if "weight_dtype" in released else {}
 
 
 def names_of(preset: str) -> ModelNames:
@@ -68,7 +68,16 @@ def model_settings(model: str) -> FlatSettings:
 def same_model(settings: FlatSettings, preset: str) -> bool:
     """Whether settings describe the same model as a preset, however it is run."""
     mine, its = ({path: value for path, value in held.items() if of_model(path)} for held in (settings, preset_settings(preset)))
-    return mine == its
+    own = _released(preset)  # which only a service has
+    mine = {path: value for path, value in mine.items() if path not in own or own[path] != value}
+    return mine == {path: value for path, value in its.items() if path not in own}
+
+
+def _released(preset: str) -> FlatSettings:
+    """Types of some layers, and of states, in which the maker of a model released it."""
+    released = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    kinds = {f"workload.weight_dtypes.{kind}": stored for kind, stored in released.get("weight_dtypes", {}).items()}
+    return kinds | ({"workload.ssm.state_dtype": released["state_dtype"]} if "state_dtype" in released else {})
 
 
 def preset_of(settings: FlatSettings, named: Any) -> str | None:
