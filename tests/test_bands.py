@@ -355,7 +355,7 @@ def test_a_trait_of_chips_that_nobody_fitted_counts_where_two_generations_have_i
 
 def test_parts_of_a_model_that_no_measured_model_had_are_a_kind_of_their_own():
     """Each part that a model may have or lack is one of these kinds, or was in measured models, or adds a pass over a few bytes."""
-    of_measured = {"kv_heads", "head_dim", "value_dim", "window", "latent", "experts", "qk_norm", "attention_sinks"}
+    of_measured = {"kv_heads", "head_dim", "value_dim", "window", "latent", "experts", "qk_norm", "attention_sinks", "gate_limit"}
     of_few_bytes = {"attention_gate", "head_gate", "query_rank", "keys_as_values"}
     of_layers_alone = {"cross", "cross_tokens", "shared_cache"}  # which `variants` are told by, or a tower of images
     no_parts = {

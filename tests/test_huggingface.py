@@ -328,6 +328,15 @@ def test_every_family_is_read_from_a_file():
         ("gemma-3-27b", "gemma3-27b"),
         ("gpt-oss-120b", "gpt-oss-120b"),
         ("llama-4-scout", "llama4-scout"),
+        ("deepseek-v3.2", "deepseek-v3.2"),
+        ("deepseek-v4-pro", "deepseek-v4-pro"),
+        ("deepseek-v4-flash-nvfp4", "deepseek-v4-flash"),
+        ("kimi-k3", "kimi-k3"),
+        ("glm-5.2", "glm-5.2"),
+        ("qwen3.5-27b", "qwen3.5-27b"),
+        ("qwen3.5-35b-a3b", "qwen3.5-35b-a3b"),
+        ("mimo-v2-flash", "mimo-v2-flash"),
+        ("gemma-4-31b", "gemma4-31b"),
     ],
 )
 def test_a_file_and_a_preset_describe_one_model(name, preset):
@@ -335,6 +344,16 @@ def test_a_file_and_a_preset_describe_one_model(name, preset):
     described = read(CONFIGS[name])[0].transformer()
     assert [layer.parts for layer in described.layers] == [layer.parts for layer in shipped.layers]
     assert (described.embedding, described.head, described.tied) == (shipped.embedding, shipped.head, shipped.tied)
+
+
+@pytest.mark.parametrize(("name", "preset"), [("deepseek-v4-pro", "deepseek-v4-pro"), ("qwen3.5-27b", "qwen3.5-27b")])
+def test_a_file_and_a_preset_are_served_in_the_same_types(name, preset):
+    def types(model):
+        data = {"model": model, "task": "decode", "prompt": 1000, "output": 100, "global_batch": 64, "sequence": 4096}
+        spec = crossflow.from_dict({"system": {"template": "dgx-h200", "devices": 8}, "workload": data, "strategy": "tp8"}).workload
+        return spec.dtype, spec.weight_dtype, spec.weight_dtypes, spec.wide_layers, spec.ssm and spec.ssm.state_dtype
+
+    assert types(str(CONFIGS[name])) == types(preset)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -487,6 +506,11 @@ def test_which_layers_see_a_window(tmp_path, name, changes, window):
     found = read(written(tmp_path, config(name, **changes)))[0].window
     special = " chunked, without positions" if found and found.chunked and not found.global_rotary else ""
     assert window == (found and " ".join([str(found.size), *found.pattern]) + special)
+
+
+@pytest.mark.parametrize(("changes", "limit"), [({}, 7.0), ({"swiglu_limit": 10.0}, 10.0), ({"swiglu_limit": None}, None)])
+def test_the_limit_of_a_gate(tmp_path, changes, limit):
+    assert read(written(tmp_path, config("gpt-oss-20b", **changes)))[0].gate_limit == limit
 
 
 def test_what_became_of_windows_and_of_images():

@@ -145,7 +145,7 @@ def test_options_of_plans_come_back_from_megatron(strategy):
         {"dtype": "fp16", "dropout": True}, {"dtype": "fp8", "wide_layers": ["layers:0", "layers:79"]}, {"dtype": "mxfp8"}, {"dtype": "nvfp4"},
         {"optimizer": "sgd"}, {"optimizer": "momentum"}, {"qk_norm": "shared", "qkv_bias": True}, {"window": {"size": 512, "pattern": "local, local, global"}},
         {"experts": {"count": 8, "active": 2, "dense_layers": 2, "every": 2, "capacity": 1.25, "ffn": 4096}}, {"positions": "learned", "max_positions": 16384},
-        {"experts": {"count": 8, "active": 2, "skew": 1.2}}, {"attention_sinks": True, "head_dim": 96},
+        {"experts": {"count": 8, "active": 2, "skew": 1.2}}, {"attention_sinks": True, "head_dim": 96}, {"gate_limit": 7.0},
     ],
 )  # fmt: skip
 def test_models_come_back_from_megatron(workload):

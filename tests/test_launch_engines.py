@@ -53,6 +53,15 @@ def test_presets_of_released_models_are_served_by_their_names():
     assert {name: model for name, model in cited.items() if model not in names_of(name).huggingface} == {}
 
 
+@pytest.mark.parametrize("model", ["deepseek-v4-pro", "qwen3.5-27b"])
+def test_a_model_with_types_for_some_layers_or_states_is_served_by_its_name(model):
+    """Of its experts or of the states that a service keeps, which its training does not know."""
+    data = {"model": model, "task": "serving", "prompt": 1000, "output": 200, "global_batch": 64}
+    strategy = "tp8-dp4-ep32-etp1-sp" if model.startswith("deepseek") else "tp8-dp4"
+    text = write(crossflow.from_dict({"system": {"template": "dgx-h200", "nodes": 4}, "workload": data, "strategy": strategy}), "vllm")
+    assert f"vllm serve {names_of(model).huggingface[0]} " in text
+
+
 # ---------------------------------------------------------------------------------------------- sglang
 
 

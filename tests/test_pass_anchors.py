@@ -79,6 +79,10 @@ ACTIVATIONS = [
     ({"gated": True, "biases": True}, FUSED, 3, 7, 1, 2),  # and the gradient of a bias of both branches r2
     ({"gated": True}, FUSED[2:], 5, 9, 2, 3),  # silu by itself r1 w1, backward r2 w1 for either factor and for silu
     ({"gated": True, "biases": True}, FUSED[2:], 9, 11, 3, 4),  # the bias of both by itself r2 w2, its gradient r2
+    # Both branches are clamped r1 w1 each and joined r2 w2; backward r2 w1 each and joined r2 w2.
+    ({"gated": True, "gate_limit": 7}, FUSED, 11, 15, 4, 4),
+    ({"gated": True, "gate_limit": 7}, FUSED[2:], 9, 15, 4, 5),  # eager code takes them as they are
+    ({"gated": True, "gate_limit": 7}, [*FUSED, "limit"], 3, 5, 1, 1),  # in the kernel of the activation
 ]
 
 

@@ -2,12 +2,14 @@
 """Scenarios: sections resolved together, all problems at once, and devices that fit the strategy."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 import crossflow
 from crossflow.base.errors import SpecError
 
+FILE = Path(__file__).parent / "data" / "huggingface" / "mistral-7b.json"
 GOOD = """\
 name: small
 system:
@@ -316,3 +318,32 @@ def test_a_model_that_is_no_name_is_told(write, model):
 def test_a_template_of_another_kind_is_unknown(write, system, workload):
     with pytest.raises(SpecError, match=r"unknown (template|model) '(gpt3-175b|nemo|dgx-a100)'"):
         crossflow.load(write(f"system: {system}\nworkload: {workload}\n"))
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "llama3-70b"), ("DeepSeek-R1-0528", "deepseek-v3"), ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron3-nano-30b-a3b"), ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+    ],
+)  # fmt: skip
+def test_a_preset_is_found_by_the_name_that_its_maker_gives_the_model(write, name, preset):
+    scenario = crossflow.load(write(f"system: dgx-h100\nworkload: {{model: {name}, global_batch: 64}}\nstrategy: tp8\n"))
+    assert (
+        scenario.workload
+        == crossflow.load(write(f"system: dgx-h100\nworkload: {{model: {preset}, global_batch: 64}}\nstrategy: tp8\n")).workload
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt-3.5b", "Qwen/Qwen3-32B-FP8", "mistralai/Mistral-7B-v0.3"])
+def test_names_of_other_models_are_no_preset_s(write, name):
+    assert f"unknown model '{name}'" in told(write(f"system: dgx-h100\nworkload: {{model: {name}, global_batch: 64}}\nstrategy: tp8\n"))[0]
+
+
+def test_a_folder_counts_before_a_maker_s_name(tmp_path, write):
+    """A folder of that name beside the scenario, with the file of another model."""
+    folder = tmp_path / "meta-llama" / "Llama-3.1-70B"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(FILE.read_text())
+    scenario = crossflow.load(write("system: dgx-h100\nworkload: {model: meta-llama/Llama-3.1-70B, global_batch: 64}\nstrategy: tp8\n"))
+    assert (scenario.workload.layers, scenario.workload.hidden) == (32, 4096)

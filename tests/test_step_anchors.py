@@ -426,10 +426,18 @@ def test_replicas_in_step_by_hand():
     assert [in_step(layout_of(plan), flush=flush) for plan, flush, _ in STEPS] == [replicas for *_, replicas in STEPS]
 
 
-@pytest.mark.parametrize(("gated", "fuses", "each"), [(False, False, 1), (True, True, 2), (True, False, 3)])
-def test_activations_of_experts_and_of_the_one_that_all_tokens_pass(gated, fuses, each):
+@pytest.mark.parametrize(
+    ("gated", "limited", "fuses", "again", "each"),
+    [
+        (False, False, "", False, 1), (True, False, "activation", False, 2), (True, False, "", False, 3),
+        (True, True, "activation", False, 4),  # clamped branches beside what is clamped, whose gradient asks for it
+        (True, True, "activation limit", False, 2), (True, True, "", False, 5), (True, True, "activation", True, 2),
+    ],
+)  # fmt: skip
+def test_activations_of_experts_and_of_the_one_that_all_tokens_pass(gated, limited, fuses, again, each):
     """Two tensor ranks: 8 rows of 10 elements in experts, 3 tokens of 6 in the shared one; without experts 3 tokens of 10."""
-    stack, part = SimpleNamespace(fuses=lambda *_: fuses), SimpleNamespace(gated=gated, inner=10, shared=6, routing=object())
+    stack = SimpleNamespace(fuses=lambda what, _: what in fuses.split(), recomputed=("activation",) if again else ())
+    part = SimpleNamespace(gated=gated, limited=limited, inner=10, shared=6, routing=object())
     given = np.array([3.0]), 8.0, layout_of(Plan(tp=2)), stack
     assert [inner.tolist() for inner in _activation(job_of(), part, *given)] == [[each * 8 * 10 / 2], [each * 3 * 6 / 2]]
     part.routing = None

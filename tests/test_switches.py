@@ -37,6 +37,8 @@ class When(NamedTuple):
 # They say what something is, which model a file is read as, or what a launch file names and costs alike.
 LABELS = {
     "served.weight_dtype",
+    "served.weight_dtypes",
+    "served.state_dtype",
     "served.wide_layers",
     "name",
     "title",
@@ -244,7 +246,7 @@ TIERED = {"system.second_memory": {"capacity": "480 GB", "bandwidth": "450 GB/s"
 ADAPTED = {"workload.adapters": {"rank": 16}}
 SERVED, WRITTEN = {"workload.task": "prefill"}, {"workload.task": "decode", "workload.output": 64}
 TRANSFORMER = {
-    "layers": 4, "hidden": 2048, "heads": 8, "kv_heads": 4, "head_dim": 128, "ffn": 2048, "gated": False,
+    "layers": 4, "hidden": 2048, "heads": 8, "kv_heads": 4, "head_dim": 128, "ffn": 2048, "gated": False, "gate_limit": 7,
     "vocabulary": 64000, "tied_embeddings": True, "sequence": 2048, "positions": "alibi",
     "max_positions": When(4096, {"workload.positions": "learned"}), "relative_buckets": When(64, {"workload.positions": "relative"}),
     "norm": "layernorm", "norm_vectors": 0, "norms": 4, "qk_norm": "shared", "biases": True, "qkv_bias": True,
@@ -561,6 +563,7 @@ REFUSED = [
     ("transformer", {**PARTS}, "workload.positions", "alibi", "no layer has attention; leave it out"),
     ("transformer", {**PARTS, "workload.ssm": {"heads": 32, "state": 64, "mlp": False}, "workload.ffn": None}, "workload.gated", False,
      "no layer has an MLP; leave it out"),
+    ("transformer", {"workload.gated": False}, "workload.gate_limit", 7, "gated is false, and only two branches have a limit; leave it out"),
     ("dlrm", {}, "run.tokens", 1e9, "a dlrm has no tokens; give samples or steps"),
     ("dlrm", {}, "strategy.experts", "ep", "experts ep, but the model has no layers of type experts; leave it out"),
     ("dlrm", {"workload.dense_features": None, "workload.bottom": {"layers": 2, "width": 64}}, "workload.dense_features", 26,

@@ -28,8 +28,8 @@ from crossflow.answers.sections import (
     config_of,
     events_of,
     library_of,
-    model_name,
     names_at,
+    preset_name,
     preset_of,
     reliability_of,
     stack_of,
@@ -821,7 +821,7 @@ def from_dict(data: Mapping[str, Any], name: str = "scenario", base: Path | None
 def from_document(document: Document, base: Path | None, name: str, like: Scenario | None = None) -> Scenario:
     """Resolve a scenario, with the problems of all of its sections at once; sections equal to those of `like` are its own."""
     with (used := contents.in_use() if like is None else like.contents).used():
-        return _resolved(_with_config(_as_shipped(spelled_out(document)), base), base, name, like, used)
+        return _resolved(_as_shipped(_with_config(spelled_out(document), base)), base, name, like, used)
 
 
 def _as_shipped(document: Document) -> Document:
@@ -843,7 +843,7 @@ def _with_config(document: Document, base: Path | None) -> Document:
     """The document with the file that describes its model where it names the folder of one."""
     path = ("workload", "model")
     named = files.held(document.data, path)
-    if not isinstance(named, str) or model_name(named) is not None or (found := config_of(named, base)) == named:
+    if not isinstance(named, str) or preset_name(named) is not None or (found := config_of(named, base)) == named:
         return document
     return files.replaced(document, {path: found})
 

@@ -21,6 +21,7 @@ from crossflow.hardware.technology.library import TechLibrary, load_library
 from crossflow.parallel.strategy.mesh import ORDER
 from crossflow.parallel.strategy.schedules import hold_order
 from crossflow.workload.kinds import MODELS, Workload
+from crossflow.workload.model_names import published_as
 from crossflow.workload.released import CONFIG, SERVED, as_released
 from crossflow.workload.spec import GemmSpec, LstmSpec, ProgramSpec, TransformerSpec
 
@@ -48,6 +49,15 @@ def presets() -> Mapping[str, Path]:
 
 
 def model_name(name: str) -> str | None:
+    """The kind of model, or the preset, that a name stands for: in any letter case, or as the model's maker publishes it; None where there
+    is none.
+    """
+    if (known := preset_name(name)) is not None or Path(name).suffix in (*files.YAML, ".gz") or contents.is_file(Path(name) / CONFIG):
+        return known
+    return published_as(name, presets())
+
+
+def preset_name(name: str) -> str | None:
     """The kind of model, or the preset, that a name stands for in any letter case; None where there is none."""
     return known_name(name, MODELS) or files.shipped_name("templates", name, "models")
 

@@ -213,9 +213,11 @@ def _state_space(ssm: StateSpace, tokens: Array, job: Job, layout: Layout) -> Ar
 
 def _activation(job: Job, part: Part, tokens: Array, routed: Array | float, layout: Layout, stack: SoftwareStack) -> tuple[Array, Array]:
     """Inputs of the activation between the products of an MLP or of experts, and of shared experts; unfused and gated also its output
-    before the gate. [1]
+    before the gate; clamped outside of its kernel also what is clamped, where it is not computed again. [1]
     """
-    each = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
+    each: Array | float = 1.0 + part.gated + (part.gated and not stack.fuses("activation", job.element))
+    if part.limited and not stack.fuses("limit", job.element):
+        each = each + 2.0 * (1.0 - repeats("activation", layout, stack))
     ranks = layout.tensor_of("mlp")
     if part.routing is None:
         return np.asarray(each * tokens * part.inner / ranks), np.zeros(1)

@@ -499,7 +499,10 @@ class _BlockBuilder:
 
         Unfused, as eager PyTorch runs `silu(gate) * up` [4]_ (torchtitan's `FeedForward`): silu r1 w1 apart from the product; backward
         r2 w1 for the gradient of either factor and of silu; the bias r1 w1 for each branch. Where one product makes both branches, autograd
-        joins their gradients in a further kernel, which is left out. Of the `elements` some are computed `again` before the gradients. [1]
+        joins their gradients in a further kernel, which is left out. Of the `elements` some are computed `again` before the gradients.
+
+        Branches that are clamped outside of that kernel: r1 w1 each, backward r2 w1; a fused kernel takes both as one tensor, which is
+        joined for it, r2 w2, as its gradient is (`weighted_bias_quick_geglu_impl` of Megatron-Core). [1]
         """
         e, fused, branches = self.element, self.fused("activation"), 1.0 + part.gated
         forward, backward, launches, back = (3.0, 5.0, 1, 1) if part.gated else (2.0, 3.0, 1, 1)
@@ -509,6 +512,10 @@ class _BlockBuilder:
             forward, launches = forward + 2.0 * branches, launches + 1
         if biased:
             backward, back = backward + branches, back + 1
+        if part.limited and not self.fused("limit"):
+            joined = 2.0 * branches if fused else 0.0
+            forward, launches = forward + 2.0 * branches + joined, launches + 2 + fused
+            backward, back = backward + 3.0 * branches + joined, back + 2 + fused
         self._pass(unit, "forward", forward * e * elements, flops=8.0 * elements, launches=launches)
         self._pass(unit, "input", backward * e * elements, flops=16.0 * elements, launches=back)
         if np.any(again):

@@ -4,8 +4,8 @@ Takes a preset, dimensions or a `config.json` of Hugging Face (`huggingface`, by
 kernels (`lstm`, `gemm`), a `Transformer` of layers, attention, experts and state-space parts (`transformer`, `operations`), or a
 `Dlrm` with its tables. `spec` (of recommendation models `dlrm_spec`, of services `serving_spec`) is the file model with the meaning of
 every field, `traits` what all of them answer, `kinds` their list; `contradictions` are keys of it that do not go together, and
-`described` makes its model. `job` is a model at work: batch, sequence, task; `conventions`, `released`, `quantised` and `towers` read
-what makers publish. `idle` tells fields without effect.
+`described` makes its model. `job` is a model at work: batch, sequence, task; `conventions`, `released`, `model_names`, `quantised`
+and `towers` read what makers publish. `idle` tells fields without effect.
 
 A model knows neither devices nor strategies.
 """
@@ -28,6 +28,7 @@ DOORS = {
     "job": ("Chunk", "Draft", "ImageTower", "Job", "JobTask"),
     "jobs": ("dlrm_job", "job_of", "tokens_of"),
     "kinds": ("MODELS", "Workload"),
+    "model_names": ("ModelNames", "model_names", "published_as"),
     "operations": ("*",),
     "released": ("CONFIG", "MTP_NOTE", "SERVED", "as_released", "file_notes", "release_notes", "unsaid_types"),
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),

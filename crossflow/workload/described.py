@@ -238,13 +238,13 @@ def _per_layer(spec: TransformerSpec) -> Part:
 
 def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
     bias = spec.biases if spec.mlp_bias is None else spec.mlp_bias
-    norms = _norm(spec) * (spec.norms // 2)
+    norms, limited = _norm(spec) * (spec.norms // 2), spec.gate_limit is not None
     if spec.ssm and spec.ssm.kind in SHIFTS:
         from crossflow.workload.rwkv import channel_mixing
 
         return channel_mixing(width=spec.hidden, inner=spec.ffn, kind=spec.ssm.kind, norm_vectors=norms)
     if not routed or spec.experts is None:
-        return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms)
+        return replace(mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms), limited=limited)
     mixture = spec.experts
     part = experts(
         width=spec.hidden,
@@ -267,7 +267,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
         bias=bias,
         norm_vectors=norms,
     )
-    return replace(part, vectors=part.vectors + (spec.hidden if mixture.shared_gate else 0))
+    return replace(part, vectors=part.vectors + (spec.hidden if mixture.shared_gate else 0), limited=limited)
 
 
 def _head(spec: TransformerSpec) -> Part:

@@ -105,7 +105,9 @@ def _positions(spec: TransformerSpec) -> IdleKey:
 def _unattended(spec: TransformerSpec) -> IdleKey:
     """Keys of attention and MLPs that a model with state spaces does not have."""
     fed = spec.has("mlp") or spec.has("experts")
-    for key in ("gated", "mlp_bias"):
+    if fed and not spec.gated and spec.gate_limit is not None:
+        yield "gate_limit", "gated is false, and only two branches have a limit; leave it out"
+    for key in ("gated", "gate_limit", "mlp_bias"):
         if not fed and getattr(spec, key) != type(spec).model_fields[key].default:
             yield key, "no layer has an MLP; leave it out"
     if spec.has("attention"):

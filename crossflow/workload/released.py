@@ -29,7 +29,7 @@ _NAMED: Mapping[str, str] = {
 
 
 def as_released(preset: Mapping[str, Any], given: Mapping[str, Any], rates: Collection[str]) -> dict[str, Any]:
-    """The types that a service takes from a preset or a ``config.json``.
+    """The types that a service takes from a preset or a ``config.json``, and those of the states that it keeps.
 
     Parameters
     ----------
@@ -44,17 +44,24 @@ def as_released(preset: Mapping[str, Any], given: Mapping[str, Any], rates: Coll
     >>> as_released({"served": {"weight_dtype": "mxfp4"}}, {"task": "decode", "dtype": "bf16"}, {"bf16"})
     {}
     """
-    told = preset.get(SERVED, {key: preset[key] for key in TYPES if key in preset and preset.get("weight_dtype")})
+    if given.get("task", "training") in ("training", "forward"):
+        return {}
+    told = dict(preset.get(SERVED, {key: preset[key] for key in TYPES if key in preset and preset.get("weight_dtype")}))
+    states = {"ssm": {"state_dtype": state}} if (state := told.pop("state_dtype", None)) else {}
+    return _of_weights(told, SERVED in preset, given, rates) | states
+
+
+def _of_weights(told: dict[str, Any], in_preset: bool, given: Mapping[str, Any], rates: Collection[str]) -> dict[str, Any]:
     weight, dtype = told.get("weight_dtype"), given.get("dtype")
-    if weight is None or given.get("task", "training") in ("training", "forward") or given.get("weight_dtype"):
+    if weight is None or given.get("weight_dtype"):
         return {}
     if dtype is not None:
         narrower = dtype in FORMATS and FORMATS[weight].bits < FORMATS[dtype].bits
-        return dict(told) if SERVED not in preset and narrower else {}
+        return told if not in_preset and narrower else {}
     wider = any(FORMATS[own].bits > FORMATS[weight].bits for own in told.get("weight_dtypes", {}).values())
     if weight in MULTIPLIED and weight in rates and not wider:
         return {**{key: value for key, value in told.items() if key != "weight_dtype"}, "dtype": weight}
-    return dict(told)
+    return told
 
 
 def release_notes(spec: TransformerSpec, given: Mapping[str, Any]) -> Iterator[str]:

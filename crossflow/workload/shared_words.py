@@ -31,8 +31,8 @@ class SourcedSpec(FileModel):
     @functools.cached_property
     def _hash(self) -> int:
         held = vars(self)
-        return hash(tuple(held[name] for name in type(self).model_fields if name not in ("sources", "weight_dtypes")))
+        return hash(tuple(held[name] for name in type(self).model_fields if name not in ("sources", "served", "weight_dtypes")))
 
     def __hash__(self) -> int:
-        """A hash that leaves out mappings: the sources, which change nothing, and types of weights, in which few models differ."""
+        """A hash without what holds mappings: the sources, which change nothing, and types of weights, in which few models differ."""
         return self._hash

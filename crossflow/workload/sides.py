@@ -44,7 +44,7 @@ def _attending(part: Part) -> Part:
     if not feeds(part):
         return part
     kept = tuple(matrix for matrix in part.matrices if not _goes(matrix))
-    return replace(part, matrices=kept, inner=0, gated=False, latent=0, routing=None, side="attention")
+    return replace(part, matrices=kept, inner=0, gated=False, limited=False, latent=0, routing=None, side="attention")
 
 
 def _feeding(part: Part) -> Part:

@@ -528,7 +528,13 @@ class ImageSpec(FileModel):
 class ServedSpec(FileModel):
     """Types of the checkpoint that a model's maker released, which services take where a workload names no type."""
 
-    weight_dtype: WeightType = Field(description="type of its weights; products compute in it too where engines and devices do")
+    weight_dtype: WeightType | None = Field(
+        None, description="type of its weights; products compute in it too where engines and devices do; 16 bits where absent"
+    )
+    weight_dtypes: Mapping[LayerType, WeightType] = Field(
+        {}, description="types of layer types that have their own, as the workload's `weight_dtypes` lists them"
+    )
+    state_dtype: StateType | None = Field(None, description="type of the states of state-space layers, as `ssm.state_dtype`")
     wide_layers: LayerEntries = Field((), description="what stays in 16 bits, as the workload's `wide_layers` lists it")
 
 
@@ -552,6 +558,9 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     value_dim: Dimension | None = Field(None, description="elements of a head's value; `head_dim` where absent")
     ffn: DimensionOrZero = Field(0, description="inner width of the MLP; only a model without MLPs has none")
     gated: Flag = Field(True, description="whether the MLP multiplies two branches (SwiGLU, GeGLU)")
+    gate_limit: PositiveFloat | None = Field(
+        None, description="value at which both branches are clamped before they are multiplied (`swiglu_limit` of gpt-oss)"
+    )
     vocabulary: Dimension | None = Field(None, description="rows of the embedding; none for a model of images")
     tied_embeddings: Flag = Field(False, description="whether the head multiplies by the embedding's table")
     sequence: Dimension = Field(description="tokens of a sample; follows from `image` for a model of images")

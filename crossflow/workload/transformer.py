@@ -302,6 +302,7 @@ class Part:
     vectors: int = 0  # parameters of norms and other vectors, which every rank has whole. [1]
     inner: int = 0  # elements a token has between the matrices of an MLP (of one expert). [1]
     gated: bool = False  # whether the MLP multiplies two branches (SwiGLU and kin)
+    limited: bool = False  # whether both branches are clamped before that
     latent: int = 0  # elements that routed experts take of a token and give back, 0 for all of its vector. [1]
     # attention, ssm, routing: for parts that attend, keep a state, or route
     attention: AttentionGeometry | None = None

@@ -17,6 +17,7 @@ import dataclasses
 import difflib
 import doctest
 import functools
+import itertools
 import os
 import re
 import shlex
@@ -1222,6 +1223,7 @@ def _short(measured: Any, predicted: Any) -> tuple[str, str, str]:
 # -------------------------------------------------------------------------------------------- figures
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")  # colour-blind safe (Okabe and Ito)
+MARKERS = ("o", "^", "s")  # where there are more groups than colours
 
 
 def draw_figures(report: Report | None) -> None:
@@ -1268,8 +1270,10 @@ def _draw(table: Table, way: str) -> None:
     ends = np.array([np.nanmin(table.measured) * 0.7, np.nanmax(table.measured) * 1.4])
     left.plot(ends, ends, color="#444444", linewidth=1)
     right.axhline(0, color="#444444", linewidth=1)
-    for (name, mask), colour in zip(_masks(table.groups[way]), COLOURS * 3, strict=False):
-        style = {"color": colour, "s": 5, "linewidths": 0, "alpha": 0.5, "rasterized": True}
+    size = float(np.clip(4000 / table.measured.size, 5, 30))  # a few dots are found, thousands do not cover each other
+    for (name, mask), (marker, colour) in zip(_masks(table.groups[way]), itertools.product(MARKERS, COLOURS), strict=False):
+        wide = size * (1 if marker == MARKERS[0] else 2)
+        style = {"color": colour, "marker": marker, "s": wide, "linewidths": 0, "alpha": 0.5, "rasterized": True}
         left.scatter(table.measured[mask], table.predicted[mask], label=name, **style)
         right.scatter(table.measured[mask], np.clip(100 * (table.predicted[mask] / table.measured[mask] - 1), -100, 100), **style)
     what = "power [W]" if "power" in table.name else "time [s]"
@@ -1279,7 +1283,7 @@ def _draw(table: Table, way: str) -> None:
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
     figure.suptitle(f"{TITLES.get(table.name, table.name)}: predicted against measured, {table.measured.size:,} rows")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9, markerscale=3 * (5 / size) ** 0.5)
     figure.savefig(FIGURES / f"{table.name}.png", dpi=130, metadata={"Software": None})
     figure.savefig(FIGURES / f"{table.name}.svg", metadata={"Date": None})
 

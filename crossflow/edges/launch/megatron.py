@@ -438,6 +438,8 @@ def _say_dimensions(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> Sa
     if settings["workload.kv_heads"] is not None and not latent:
         values |= {"group-query-attention": True, "num-query-groups": settings["workload.kv_heads"]}
     values["max-position-embeddings"] = settings["workload.max_positions"] or settings["workload.sequence"]
+    if settings["workload.gate_limit"] is not None:  # x sigmoid(1.702 x) (y + 1) of clamped x and y, the only gate with a limit there
+        values |= {"swiglu": None, "quick-geglu": True, "glu-linear-offset": 1.0}
     if latent:
         values["multi-latent-attention"] = True
     if settings["workload.qk_norm"] == "per-head":

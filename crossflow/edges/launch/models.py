@@ -1,63 +1,38 @@
-"""Names that frameworks have for models, and the shipped presets with the same dimensions."""
+"""Presets by the names that frameworks have for models, and what launch files say of them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from crossflow.answers.scenario import from_dict
 from crossflow.answers.sections import presets
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError
-from crossflow.base.files import FileModel
-from crossflow.base.limits import Flag, PositiveInt
 from crossflow.edges.launch.settings import FlatSettings, of_model, workload_settings
+from crossflow.workload.model_names import ModelNames, model_names, published_as
 from crossflow.workload.released import SERVED
 from crossflow.workload.spec import TransformerSpec
 
 
-class ModelNames(FileModel):
-    """Names of one preset."""
-
-    huggingface: tuple[str, ...] = ()
-    torchtitan: tuple[str, ...] = ()  # name and flavour
-    own_code: Flag = False  # whether the checkpoint brings code of its own, which servers run only when they are told to
-
-
-class ModelsFile(FileModel):
-    """Names of models in frameworks."""
-
-    kind: Literal["launch-models"]
-    sources: Mapping[str, str]
-    presets: Mapping[str, ModelNames]
-    vocabularies: Mapping[str, PositiveInt]
-
-
-@functools.cache
-def _names() -> ModelsFile:
-    return files.validate(ModelsFile, files.read_yaml(Path(__file__).parent / "tables" / "models.yaml"))
-
-
 def vocabulary_of(tokenizer: str | None) -> int | None:
     """Words of a tokenizer whose name says them."""
-    return _names().vocabularies.get(tokenizer or "")
+    return model_names().vocabularies.get(tokenizer or "")
 
 
 def by_huggingface(name: str) -> str | None:
     """The preset of a model by its name on the Hugging Face Hub, by the last folder of a path, or by its own name; None for others."""
-    last = name.rstrip("/").rpartition("/")[2].lower()
-    for preset, names in _names().presets.items():
-        if last == preset or any(known.rpartition("/")[2].lower() == last for known in names.huggingface):
-            return preset
-    return last if last in presets() else None
+    return published_as(name, presets())
 
 
 def by_flavour(name: str, flavour: str) -> str | None:
     """The preset of a model by torchtitan's name and flavour; None for others."""
     found = (
-        preset for preset, names in _names().presets.items() if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
+        preset
+        for preset, names in model_names().presets.items()
+        if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
     )
     return next(found, None)
 
@@ -65,12 +40,12 @@ def by_flavour(name: str, flavour: str) -> str | None:
 def types_of(preset: str) -> Mapping[str, Any]:
     """Types in which the maker of a model released it, where they are narrower than 16 bits."""
     released: Mapping[str, Any] = files.read_yaml(presets()[preset]).data.get(SERVED, {})
-    return released
+    return released if "weight_dtype" in released else {}
 
 
 def names_of(preset: str) -> ModelNames:
     """Names of a preset; none where the table does not have it."""
-    return _names().presets.get(preset, ModelNames())
+    return model_names().presets.get(preset, ModelNames())
 
 
 @functools.lru_cache(maxsize=64)
@@ -93,13 +68,22 @@ def model_settings(model: str) -> FlatSettings:
 def same_model(settings: FlatSettings, preset: str) -> bool:
     """Whether settings describe the same model as a preset, however it is run."""
     mine, its = ({path: value for path, value in held.items() if of_model(path)} for held in (settings, preset_settings(preset)))
-    return mine == its
+    own = _released(preset)  # which only a service has
+    mine = {path: value for path, value in mine.items() if path not in own or own[path] != value}
+    return mine == {path: value for path, value in its.items() if path not in own}
+
+
+def _released(preset: str) -> FlatSettings:
+    """Types of some layers, and of states, in which the maker of a model released it."""
+    released = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    kinds = {f"workload.weight_dtypes.{kind}": stored for kind, stored in released.get("weight_dtypes", {}).items()}
+    return kinds | ({"workload.ssm.state_dtype": released["state_dtype"]} if "state_dtype" in released else {})
 
 
 def preset_of(settings: FlatSettings, named: Any) -> str | None:
     """The preset that describes the same model: the one that a scenario names, or the first of those with names in frameworks."""
     candidates = [named] if named in presets() else []
-    candidates += [preset for preset in _names().presets if preset in presets() and preset not in candidates]
+    candidates += [preset for preset in model_names().presets if preset in presets() and preset not in candidates]
     layers = settings["workload.layers"], settings["workload.hidden"]
     return next(
         (

@@ -33,7 +33,7 @@ RowPass = Literal["sorted", "padded"]
 Captured = Literal["attention", "mlp", "experts", "ssm"]
 QueueOrder = Literal["arrival", "priority", "prefix", "output"]
 Turn = Literal["stages", "speculation", "draft", "guided"]
-Fusion = Literal["softmax", "activation", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
+Fusion = Literal["softmax", "activation", "limit", "residual", "norm", "rotary", "loss", "optimizer", "accumulation", "scaling"]
 
 
 class AttentionKernel(FileModel):
@@ -358,7 +358,11 @@ class SoftwareStack(NamedFileModel):
     )
     trains: Flag = Field(default=True, description="whether it trains models; a serving engine does not, and is refused for training")
     attention: AttentionKernel
-    fused: tuple[Fusion, ...] = ()
+    fused: tuple[Fusion, ...] = Field(
+        default=(),
+        description="groups of pointwise operations that are one kernel; `limit`: the kernel of a gated activation also clamps its "
+        "branches, where the model has a `gate_limit`",
+    )
     fused_half: tuple[Fusion, ...] = Field(default=(), description="groups that are one kernel only where elements have 16 bits")
     weight: Literal["dtype", "fp32"] = Field(
         default="dtype",
