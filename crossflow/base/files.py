@@ -557,11 +557,11 @@ def _in_full(given: Any) -> str:
 
     >>> _in_full("15T"), _in_full("4k"), _in_full("two")
     ('; write it in full: 15000000000000', '; write it in full: 4000, or 4096 for binary thousands', '')
-    >>> _in_full("1,048,576"), _in_full("64,128")
-    ('; write it without commas: 1048576', '')
+    >>> _in_full("64,128"), _in_full("64,12")
+    ('; a number has no commas: 64128; crossflow sweep takes several values', '')
     """
     if isinstance(given, str) and _GROUPED.fullmatch(given):
-        return f"; write it without commas: {given.replace(',', '')}"
+        return f"; a number has no commas: {given.replace(',', '')}; crossflow sweep takes several values"
     found = _LETTERED.fullmatch(given) if isinstance(given, str) else None
     if found is None:
         return ""
