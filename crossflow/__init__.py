@@ -159,6 +159,7 @@ _CALLED = {
     "simulate_step": "predict", "evaluate_point": "predict",
     "memory": "predict", "memory_usage": "predict", "cost": "predict", "goodput": "predict", "Model": "models", "System": "systems",
     "strategies": "legal", "best_plan": "plan", "gantt": "draw_timeline", "sensitivity": "explain",
+    "Strategy": "Scenario", "compare_systems": "compare", "roofline": "predict",
     "replay": "serve", "serving": "serve", "train": "predict", "training": "predict",
 }  # fmt: skip
 

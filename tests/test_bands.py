@@ -198,6 +198,30 @@ def test_a_maker_of_whose_devices_nothing_was_fitted_is_named():
     assert "other makers" not in trust("a40-node").reason
 
 
+def test_a_device_that_was_not_compared_is_no_surer_than_its_makers_others():
+    """Trainium 2 was as sure as GPUs of a generation before; on Trainium, to which nothing was fitted either, errors are larger."""
+
+    def trust(system, **given):
+        model = {"model": "llama3-8b", "global_batch": 64, "task": "decode", "prompt": 512, "output": 64, **given}
+        return crossflow.predict(
+            crossflow.from_dict({"system": {"template": system, "nodes": 1}, "workload": model, "strategy": "tp8-dp2"})
+        ).trust
+
+    newer, older = trust("trn2-node"), trust("trn1-node")
+    assert (newer.level, newer.band) == ("extrapolated", older.band)
+    assert newer.reason == (
+        "too few such runs were measured on trainium2; these ran on trainium, of the same maker, to which nothing was fitted"
+    )
+    run = Likeness(kind="serving, writing tokens", device="x", stack="vllm", type="16 bits", seen="none", memory="HBM")
+    assert bands.trust_of(run, kin=("trainium",)).band.p90 > bands.trust_of(run).band.p90
+    assert bands.trust_of(run, kin=("gaudi2", "mi300x")).band.p90 >= bands.trust_of(run).band.p90
+    assert bands.trust_of(replace(run, device="a40", seen="family"), kin=("trainium",)) == bands.trust_of(
+        replace(run, device="a40", seen="family")
+    )
+    points = crossflow.sweep(model="llama3-8b", on="trn2-node", task="decode", batch=[64], prompt=512, output=64, strategy="tp8-dp2")
+    assert points["error_band.p90"][0] == newer.band.p90
+
+
 def test_a_device_that_was_compared_has_its_own_errors_though_nothing_was_fitted_to_it():
     run = Likeness(
         kind="serving, writing tokens", device="mi300x", stack="vllm", type="8 bits", load="9 to 64 requests at once", seen="none"

@@ -175,6 +175,18 @@ COUNTED = {
     **{f"rwkv7-{name}": n * (12 * h**2 + 2 * h * ranks + 19 * h) + 2 * 65536 * h + 4 * h
        for name, h, n, ranks in (("0.4b", 1024, 24, 288), ("1.5b", 2048, 24, 512), ("2.9b", 2560, 32, 576))},
     "falcon-40b": 60 * (2 * 8192**2 + 2 * 8192 * 8 * 64 + 8 * 8192**2 + 4 * 8192) + 65024 * 8192 + 2 * 8192,
+    # by hand: a tied table that the file does not name; a gate beside relu2, a norm of outputs of attention and MLP left out
+    "minicpm-2b": 40 * (4 * 2304**2 + 3 * 2304 * 5760 + 2 * 2304) + 122753 * 2304 + 2304,
+    "bitnet-2b": 30 * (2 * 2560**2 + 2 * 2560 * 640 + 3 * 2560 * 6912 + 2 * 2560) + 128256 * 2560 + 2560,
+    # half of intermediate_size, and biases of queries, keys and values
+    "qwen-7b": 32 * (4 * 4096**2 + 3 * 4096 + 3 * 4096 * 11008 + 2 * 4096) + 2 * 151936 * 4096 + 4096,
+    "eurobert-610m": 755_625_600 + 1152**2 + 2 * 1152 + 128256, # the head of transformers has a table only; ours a product, a norm and biases too
+    "dream-7b": 28 * (2 * 3584**2 + 3584 + 2 * (3584 * 512 + 512) + 3 * 3584 * 18944 + 2 * 3584) + 2 * 152064 * 3584 + 3584,
+    "llada-8b": 32 * (4 * 4096**2 + 3 * 4096 * 12288 + 2 * 4096) + 2 * 126464 * 4096 + 4096,
+    "ling-flash-2.0": 32 * (4096 * (32 + 2 * 4) * 128 + 4096**2 + 2 * 128 + 2 * 4096) + 3 * 4096 * 9216
+    + 31 * (257 * 3 * 4096 * 1024 + 256 * 4097) + 2 * 157184 * 4096 + 4096,
+    # as transformers counts them; the biases that choose experts are buffers there
+    "hyperclovax": 6_738_677_760, "biogpt": 346_763_264, "hy-v3": 295_033_528_320 + 79 * 192,
 }  # fmt: skip
 
 
@@ -857,3 +869,53 @@ def test_a_scenario_names_a_model_by_the_folder_of_its_file(tmp_path, model):
 @pytest.mark.parametrize(("listed", "meant"), [([4, 4, 4], 4), ([4], 4), ([4, 2], [4, 2]), ([True, True], [True, True]), ([], []), (4, 4)])
 def test_a_list_of_one_number_for_all_layers_is_that_number(listed, meant):
     assert _alike(listed) == meant
+
+
+OF_SINGLE_LAYERS = {"5": {"head_dim": 512, "num_key_value_heads": 4}, "11": {"head_dim": 512, "num_key_value_heads": 4}}
+
+
+def test_single_layers_have_dimensions_of_their_own(tmp_path):
+    """Newer versions of transformers write them by the number of the layer, in files of any family."""
+    fields = config("qwen3-8b", per_layer_config=OF_SINGLE_LAYERS)
+    usual, own = read(CONFIGS["qwen3-8b"])[0].transformer(), read(written(tmp_path, fields))[0].transformer()
+    assert own.parameters - usual.parameters == 2 * (2 * 4096 * 32 * (512 - 128) + 2 * 4096 * (4 * 512 - 8 * 128) + 2 * (512 - 128))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"36": {"head_dim": 64}}, 'expected fields of single layers by their numbers from 0 to 35, got {"36": {"head_dim": 64}}'),
+        ([{"head_dim": 64}], 'expected fields of single layers by their numbers from 0 to 35, got [{"head_dim": 64}]'),
+        ({"3": {"head_dim": "wide"}}, 'head_dim of layer 3: expected a whole number of at least 1, got "wide"'),
+        (
+            {"3": {"mixer": 2}},
+            "mixer of layer 3 is not modelled; known: head_dim, intermediate_size, num_attention_heads, num_key_value_heads; leave it out",
+        ),
+    ],
+)
+def test_dimensions_of_single_layers_that_cannot_be_read_are_told(tmp_path, given, sentence):
+    (found,) = problems(written(tmp_path, config("qwen3-8b", per_layer_config=given)))
+    assert found[1] == "per_layer_config"
+    assert found[2].startswith(sentence)
+
+
+def test_a_mixture_without_an_mlp_needs_no_width_of_one(tmp_path):
+    """Files of mixtures whose layers all have experts often give no intermediate_size; one with a dense layer must."""
+    fields = config("qwen3-30b-a3b")
+    del fields["intermediate_size"]
+    assert read(written(tmp_path, fields))[0].transformer().parameters == COUNTED["qwen3-30b-a3b"]
+    fields = config("glm-4.5-air")
+    del fields["intermediate_size"]
+    assert "'intermediate_size'" in problems(written(tmp_path, fields))[0][2]
+
+
+def test_a_model_whose_heads_of_attention_are_experts_is_refused(tmp_path):
+    (found,) = problems(written(tmp_path, config("qwen3-8b", model_type="jetmoe")))
+    assert found[2].endswith("its heads of attention are experts too, which is not modelled; the nearest family is mixtral")
+
+
+def test_ling_chooses_experts_by_groups_and_sigmoids(tmp_path):
+    fields = config("ling-flash-2.0")
+    for name in ("bailing_moe", "bailing_moe_v2"):
+        mixture = read(written(tmp_path, {**fields, "model_type": name}))[0].experts
+        assert (mixture.groups, mixture.active_groups, mixture.score, mixture.balance_bias) == (8, 4, "sigmoid", True)

@@ -93,6 +93,8 @@ def test_only_files_and_pipes_are_read(tmp_path):
         (b"a: 1\nb\0: 2\n", "it is not UTF-8 text (line 2 holds a NUL byte); save it as UTF-8"),
         ("a: 1\n".encode("utf-16-le"), "it is not UTF-8 text (line 1 holds a NUL byte); save it as UTF-8"),
         (b"a: 1\nb: \xff\n", "it is not UTF-8 text (line 2); save it as UTF-8"),
+        (gzip.compress(b"a: 1\n"), "it is compressed (gzip); unpack it"),
+        (b"PK\x03\x04 and more", "it is compressed (zip); unpack it"),
         (b" " * (limits.YAML_BYTES + 1), "it has more than 16 MiB, the most that is read of such a file"),
     ],
 )

@@ -167,6 +167,15 @@ WORKS = [
     ("crossflow.minimize", "it is crossflow.optimise"),
     ("crossflow.predict(model={'layers': 16, 'hidden': 2048, 'heads': 16, 'ffn': 8192, 'vocabulary': 32000, 'sequence': 2048}, "
      "on='dgx-h100', batch=64, tp=8)", "it.feasible and it.scenario.workload.layers == 16"),
+    # the fourth round: files of pictures, a system that is written out, what a model has
+    ("p.plot(out / 'p.png')", "(out / 'p.png').is_file() and 'Picture' in repr(it)"),
+    ("plans.plot(out / 'plans.png')", "(out / 'plans.svg').is_file()"), ("step.plot(out / 'step.png')", "(out / 'step.png').is_file()"),
+    ("crossflow.predict(model='llama3-8b', on={'template': 'dgx-h100', 'nodes': 2}, batch=64).devices", "it == 16"),
+    ("crossflow.load(model='llama3-8b', on={'template': 'dgx-h100', 'network': {'inter': {'bandwidth': '25 GB/s'}}}, nodes=4).to_dict()",
+     "it['system'] == {'template': 'dgx-h100', 'nodes': 4, 'network': {'inter': {'bandwidth': '25 GB/s'}}}"),
+    ("crossflow.show('llama3-8b').parameters", "it == 8030261248"), ("crossflow.show('llama3-8b').layers", "it == 32"),
+    ("crossflow.export(small, 'megatron', strategy=plans.best.strategy)", "'--bf16' in it"),
+    ("crossflow.predict(small, system__operation__carbon_intensity='400 g/kWh').carbon_kg", "it > 0"),
     ("crossflow.show('llama3-8b').title", "it == 'Llama 3 8B'"), ("crossflow.example('llama')", "str(it) == path"),
 ]  # fmt: skip
 OF_PANDAS = ("score.sort_values('step_time_s', ascending=False)", "plans.head(3)", "p.breakdown.to_frame()")
@@ -228,6 +237,14 @@ ANSWERED = [
      "serve() takes no 'rate': requests say how they come: requests={'arrivals': {'law': 'poisson', 'rate': '5 1/s'}, 'count': 200, "
      "'prompt': 500, 'output': 100}"),
     ("p.step_time_gb", "Prediction has no attribute 'step_time_gb'; did you mean 'step_time'?"),
+    ("scenario.parameters", "Scenario has no attribute 'parameters': crossflow.show(name of a model).parameters counts them"),
+    ("p.bubble", "Prediction has no attribute 'bubble': breakdown.bubble / step_time is the share of idle stages"),
+    ("p.co2", "Prediction has no attribute 'co2': it needs the carbon of a kWh: system__operation__carbon_intensity='400 g/kWh'"),
+    ("plans.export",
+     "Plans has no attribute 'export': crossflow.export(scenario, 'megatron', strategy=plans.best.strategy) writes a launch file"),
+    ("e.levers", "Explanation has no attribute 'levers': lever is the largest; effects has all, in order"),
+    ("crossflow.show('llama3-8b').layerz", "Sheet has no attribute 'layerz'; did you mean 'layers'?"),
+    ("crossflow.Strategy", "module 'crossflow' has no attribute 'Strategy'; did you mean 'Scenario'?"),
     ("crossflow.forecast", "module 'crossflow' has no attribute 'forecast'"),
     ("step.save('x.pdf')",
      "x.pdf: a trace ends in .json or .json.gz, a picture in .png or .svg; a name without ending is a folder of traces"),

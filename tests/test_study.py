@@ -521,3 +521,13 @@ def test_the_price_of_a_point_is_rent_over_throughput(tmp_path):
 
 def test_a_key_that_a_section_of_a_study_lacks_is_one_of_that_section(refused):
     assert refused(uncertainty={"draws": 10}).endswith("uncertainty.draws: unknown key 'draws'; did you mean 'samples'?")
+
+
+def test_nodes_that_a_strategy_does_not_suit_are_told_what_suits_all(refused):
+    """A strategy of so many devices, in a sweep of nodes: more nodes are no cure, and each point may take its own strategy."""
+    system = {"template": "dgx-h100", "nodes": 4}
+    workload = {"model": "llama3-8b", "global_batch": 64, "sequence": 4096}
+    told = refused({"system.nodes": [4, 2]}, scenario={"system": system, "workload": workload, "strategy": "tp4-dp8"})
+    assert told.endswith("; system.nodes=4 makes it 32; scenario.strategy: auto takes the fastest strategy of each point")
+    each = refused({"system.nodes": [4, 2], "strategy": ["tp4-dp8"]}, scenario={"system": system, "workload": workload})
+    assert "auto" not in each

@@ -11,7 +11,7 @@ import csv
 import functools
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,6 +67,7 @@ NEARLY_FULL, FULL_RUNS, FULL_SLOW, FULL_SLOWDOWN = 0.9, 31, 8, 6.9
 # Of a device that has no generation in the rows, and of one that is changed or generated, where no chip was predicted for such a workload.
 NEVER_HINDCAST = "no chip was ever predicted blind for such a workload, so its error is not known"
 UNSEEN = "for unmeasured devices we quote the error made when predicting one GPU generation from the one before"
+SAME_MAKER = "of the same maker, to which nothing was fitted"
 FEWEST = 12  # rows of a line: of fewer the 90th percentile is hardly known
 
 
@@ -308,18 +309,20 @@ def compared(kind: str) -> frozenset[str]:
     return frozenset(line.device for line in _lines() if line.kind == kind and line.device)
 
 
-def trust_of(run: Likeness, problem: str = "", *, bare: bool = False) -> Trust:
+def trust_of(run: Likeness, problem: str = "", *, bare: bool = False, kin: tuple[str, ...] = ()) -> Trust:
     """How far a run like this can be trusted.
 
     problem : why it is not what was measured though all else agrees, in a sentence.
     bare : whether it is so far from what was measured that errors of measured runs say nothing about it.
+    kin : devices of its device's maker that were compared though nothing was fitted to any of them; a device that was not compared
+        is not surer than these.
     """
-    found = _trust(run, problem)
+    found = _trust(run, problem, kin)
     return Trust(level="unknown", band=None, reason=found.reason) if bare and found.level != "unknown" else found
 
 
 @functools.lru_cache(maxsize=4096)
-def _trust(run: Likeness, problem: str) -> Trust:
+def _trust(run: Likeness, problem: str, kin: tuple[str, ...]) -> Trust:
     stated = _stated(run.kind)
     if stated is None:
         told = f"no run of this kind was ever compared with a measurement ({run.kind})"
@@ -331,6 +334,10 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if run.lies_apart(shared) and not _beyond(run, stated):
         few = "too few runs with experts shared out across nodes were measured on such devices to say"
         return Trust(level="extrapolated", band=None, reason="; ".join(filter(None, (problem, few))))
+    if run.seen == "none" and not shared.device and (of_kin := _of_kin(run, band, kin)) is not None:
+        band, shared = of_kin
+        reason = f"too few such runs were measured on {run.device}; these ran on {shared.device}, {SAME_MAKER}"
+        return Trust(level="extrapolated", band=band, basis=shared.text, reason="; ".join(filter(None, (problem, reason))))
     if reason := problem or (UNSEEN if run.seen == "none" and not shared.device else ""):
         return Trust(level="extrapolated", band=band, basis=shared.text, reason=reason)
     if trait := _beyond(run, stated):
@@ -342,6 +349,13 @@ def _trust(run: Likeness, problem: str) -> Trust:
     if shared.device and not lacking:
         return Trust(level="measured", band=band, basis=shared.text)
     return Trust(level="interpolated", band=band, basis=shared.text, reason=_between(run, shared, lacking))
+
+
+def _of_kin(run: Likeness, band: Band, kin: Sequence[str]) -> tuple[Band, Likeness] | None:
+    """The widest band of devices of the same maker, where it is wider than one of other makers' devices."""
+    found = [next(candidates(replace(run, device=name), _lines()), None) for name in kin]
+    wider = [one for one in found if one is not None and one[1].device and one[0].p90 > band.p90]
+    return max(wider, key=lambda one: one[0].p90, default=None)
 
 
 def _beyond(run: Likeness, stated: Mapping[str, frozenset[str]]) -> str:

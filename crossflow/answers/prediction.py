@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -561,8 +562,8 @@ class Prediction(PlainData, Tabular):
         shares = [(name, float(value[0])) for name, value in self.score.bound.items() if value[0] > 0]
         return sorted(shares, key=lambda pair: -pair[1])
 
-    def plot(self) -> Picture:
-        """Draw where the step goes: its parts, one after the other.
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw where the step goes: its parts, one after the other; into a file as well where a path is given.
 
         Examples
         --------
@@ -579,7 +580,7 @@ class Prediction(PlainData, Tabular):
                 f"{self.scenario.name}: a replay of requests knows no parts of a step; crossflow.serve draws what it knows"
             )
         parts = {name: float(value[0]) for name, value in self.score.breakdown.items()}
-        return parts_chart(f"{self.scenario.name}: where the {show(self.step_time, 's')} of a step go", parts, "s")
+        return parts_chart(f"{self.scenario.name}: where the {show(self.step_time, 's')} of a step go", parts, "s").saved(path)
 
     def _repr_html_(self) -> str:
         from crossflow.base.drawing import html

@@ -45,6 +45,7 @@ YAML = (".yaml", ".yml", ".json")  # endings of files that others name; JSON is 
 # What a file of some sub-folders is, where it is no template to people.
 HELD = {"software": "software stack", "reliability": "reliability file", "models": "model"}
 _FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+_GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3}){1,6}")
 _LETTERED = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?([kKmMgGbBtT])")
 _INT = re.compile(r"^[+-]?\d+(_\d+)*$")
 _SIGNS = frozenset("+-.")  # what a number may begin with beside digits
@@ -552,11 +553,15 @@ def _problem(model: type[BaseModel], document: Document, detail: ErrorDetails) -
 
 
 def _in_full(given: Any) -> str:
-    """How a number with a letter for thousands, millions or more is written; empty for all else.
+    """How a number with a letter for thousands, millions or more, or with commas, is written; empty for all else.
 
     >>> _in_full("15T"), _in_full("4k"), _in_full("two")
     ('; write it in full: 15000000000000', '; write it in full: 4000, or 4096 for binary thousands', '')
+    >>> _in_full("64,128"), _in_full("64,12")
+    ('; a number has no commas: 64128; crossflow sweep takes several values', '')
     """
+    if isinstance(given, str) and _GROUPED.fullmatch(given):
+        return f"; a number has no commas: {given.replace(',', '')}; crossflow sweep takes several values"
     found = _LETTERED.fullmatch(given) if isinstance(given, str) else None
     if found is None:
         return ""

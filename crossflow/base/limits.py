@@ -113,6 +113,15 @@ def _bounded(stream: IO[bytes] | gzip.GzipFile, most: int, how: str) -> bytes:
     return content
 
 
+PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}  # by their first bytes
+
+
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """A file or a pipe, open for reading; OSError for a device."""
@@ -124,6 +133,8 @@ def opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 def text_of(content: bytes) -> str:
     """Text in UTF-8, with a byte-order mark or without; ValueError with the line that is something else."""
+    if packed := next((name for first, name in PACKED.items() if content.startswith(first)), None):
+        raise ValueError(f"it is compressed ({packed}); unpack it")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

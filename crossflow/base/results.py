@@ -54,7 +54,7 @@ CALLED: Mapping[str, str] = {
     "memory_usage": "memory.total", "oom": "memory.fits",
     "needed": "total", "available": "capacity", "limit": "capacity", "margin": "left",
     "price": "cost", "cost_per_step": "cost",
-    "dollars": "cost", "usd": "cost", "money": "cost", "carbon": "operation", "joules": "energy", "watts": "power",
+    "dollars": "cost", "usd": "cost", "money": "cost", "joules": "energy", "watts": "power",
     "error": "error_band", "low": "error_band", "high": "error_band", "range": "error_band",
     "band": "error_band", "model": "scenario", "system": "scenario", "workload": "scenario", "energy_per_token": "energy",
     "confidence": "error_band", "accuracy": "error_band", "uncertainty": "error_band", "breakdown_s": "breakdown",
@@ -65,7 +65,7 @@ CALLED: Mapping[str, str] = {
     "set": "replace", "tp": "strategy", "pp": "strategy", "dp": "strategy", "degrees": "strategy", "kv_cache": "memory",
     "tokens_per_second_per_user": "tpot",
     "confidence_interval": "error_band", "ci": "error_band", "interval": "error_band", "total_tokens": "tokens_per_second",
-    "duration": "step_time", "params": "model",
+    "duration": "step_time",
     "write": "save", "dump": "save", "parallelism": "strategy",
 }  # fmt: skip
 
@@ -83,8 +83,13 @@ TOLD: Mapping[str, str] = {
     "total_gb": "sizes are in bytes: total / 1e9", "step_time_ms": "times are in seconds: step_time * 1e3",
     "min": "best has the best that fits; results['mfu'].min() is of NumPy", "max": "results['mfu'].max() is of NumPy",
     "compare": "crossflow.compare sets systems side by side; step_time / other.step_time compares two predictions",
-    "speedup": "step_time / other.step_time compares two predictions", "n_params": "crossflow.show(model) counts the parameters of a model",
-    "num_parameters": "crossflow.show(model) counts the parameters of a model",
+    "carbon": "carbon_kg is there where system__operation__carbon_intensity is given, such as '400 g/kWh'",
+    "speedup": "step_time / other.step_time compares two predictions",
+    **dict.fromkeys(("n_params", "num_params", "num_parameters", "parameters"), "crossflow.show(name of a model).parameters counts them"),
+    **dict.fromkeys(("bubble", "bubble_fraction", "bubble_ratio"), "breakdown.bubble / step_time is the share of idle stages"),
+    "export": "crossflow.export(scenario, 'megatron', strategy=plans.best.strategy) writes a launch file",
+    **dict.fromkeys(("co2", "emissions", "carbon_kg"), "it needs the carbon of a kWh: system__operation__carbon_intensity='400 g/kWh'"),
+    **dict.fromkeys(("levers", "top_levers"), "lever is the largest; effects has all, in order"),
     "savefig": "save(path) writes the picture", "fit": "predict and calibrate are functions of the package: crossflow.predict(scenario)",
     "to_excel": "to_frame() is a table of pandas", "to_parquet": "to_frame() is a table of pandas",
 }  # fmt: skip

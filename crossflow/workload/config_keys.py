@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from crossflow.workload.conventions import (
+    BY_NUMBER,
     DTYPES,
     HEADS,
     LAYER_KINDS,
     MARKS,
     MIXERS,
+    OF_LAYERS,
     PERIODS,
     PLACES,
     Family,
@@ -22,6 +24,7 @@ from crossflow.workload.conventions import (
     conventions,
     ending,
     kind_of,
+    layers_by_number,
     layers_of,
     lettered,
     whole,
@@ -59,6 +62,7 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
         _routed,
         _varied,
         _listed,
+        _by_number,
     ):
         found |= {setting.key: setting for setting in read(fields, family, found)}
     found |= {setting.key: setting for setting in (*_of_file(fields), *_headed(fields, family, kind))}
@@ -313,6 +317,18 @@ def _varied(fields: Values, family: Family, found: Mapping[str, Setting]) -> Ite
         listed.append({"layers": _ranges(sorted(crossed)), "cross": True})
     if listed:
         yield _with_variants(listed, tuple(names), found)
+
+
+def _by_number(fields: Values, family: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:
+    """Dimensions that single layers have of their own, by the number of the layer, as files of newer versions of transformers say it."""
+    each = layers_by_number(fields, layers_of(found))
+    keys = {name: key for key, names in family.names.items() if key in OF_LAYERS for name in names}
+    own = {number: {keys[name]: value for name, value in values.items() if name in keys} for number, values in (each or {}).items()}
+    differing = [
+        {key: value for key, value in own.get(number, {}).items() if key not in found or value != found[key].value}
+        for number in range(layers_of(found))
+    ]
+    yield from _in_variants(differing, (BY_NUMBER,), found)
 
 
 def _automatic(fields: Values, _: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:

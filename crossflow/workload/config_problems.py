@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from crossflow.base import files
 from crossflow.workload.conventions import (
+    BY_NUMBER,
     LAYER_KINDS,
     MIXERS,
     OF_BLOCKS,
+    OF_LAYERS,
     PERIODS,
     PLACES,
     Family,
@@ -20,6 +22,7 @@ from crossflow.workload.conventions import (
     ending,
     flat,
     kind_of,
+    layers_by_number,
     layers_of,
     lettered,
     whole,
@@ -81,10 +84,29 @@ def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting
         yield family.crossed, f"expected numbers of layers from 0 to {layers - 1}, got {json.dumps(crossed)}"
     if family.blocks:
         yield from _unblocked(fields, family, layers_of(found))
+    yield from _unnumbered(fields, family, layers_of(found))
     for name in family.routed:
         if fields.get(name) is not None and with_experts(fields[name], layers_of(found)) is None and fields[name] != 1:
             marks = f"a mark for each of {layers_of(found)} layers (0 or 1, dense or sparse)"
             yield name, f"expected {marks}, or numbers of layers; got {json.dumps(fields[name])[:60]}"
+
+
+def _unnumbered(fields: Values, family: Family, layers: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with dimensions that single layers have of their own."""
+    each = layers_by_number(fields, layers)
+    if each is None:
+        told = f"expected fields of single layers by their numbers from 0 to {layers - 1}"
+        yield BY_NUMBER, f"{told}, got {json.dumps(fields[BY_NUMBER])[:60]}"
+        return
+    usual = {names[0]: names for key, names in family.names.items() if key in OF_LAYERS}
+    known = {name for names in usual.values() for name in names}
+    for number, own in each.items():
+        for name, value in own.items():
+            if name not in known:
+                listed = ", ".join(sorted(usual))
+                yield BY_NUMBER, f"{name} of layer {number} is not modelled; known: {listed}; leave it out if it changes no cost"
+            elif not whole(value):
+                yield BY_NUMBER, f"{name} of layer {number}: expected a whole number of at least 1, got {json.dumps(value)}"
 
 
 def _unblocked(fields: Values, family: Family, layers: int) -> Iterator[tuple[str, str]]:
@@ -153,6 +175,7 @@ def _missing(family: Family, kind: str, found: Mapping[str, Setting], given: Col
     routed = not family.mixers or ("ssm.pattern" in found and any(key.startswith("experts.") for key in found))
     lacking = {group for group in family.loose if "." not in group and not any(key.startswith(f"{group}.") for key in found)}
     lacking |= set() if routed else {"experts"}
+    lacking |= {"ffn"} if _all_routed(found) else set()
     optional = {*conventions().optional, *family.products, *family.loose, *(key for key in family.names if key.split(".")[0] in lacking)}
     needed = [aliases for key, aliases in family.names.items() if key not in found and key not in optional and key not in given]
     names = list(dict.fromkeys(f"'{aliases[0]}'" + (f" (or '{aliases[1]}')" if len(aliases) > 1 else "") for aliases in needed))
@@ -161,6 +184,13 @@ def _missing(family: Family, kind: str, found: Mapping[str, Setting], given: Col
         keys = [key for key, aliases in family.names.items() if aliases in needed and key not in found and key not in optional]
         cure = f", or give {', '.join(f'workload.{key}' for key in dict.fromkeys(keys))}"
         yield "", f"the {many} missing; a file of model_type '{kind}' needs {'them' if len(names) > 1 else 'it'}{cure}"
+
+
+def _all_routed(found: Mapping[str, Setting]) -> bool:
+    """Whether all layers have experts of a width of their own, so that no layer has the MLP of the model."""
+    dense = found["experts.dense_layers"].value if "experts.dense_layers" in found else 0
+    every = found["experts.every"].value if "experts.every" in found else 1
+    return {"experts.count", "experts.ffn"} <= set(found) and dense == 0 and every == 1
 
 
 def _asked(family: Family, found: Mapping[str, Setting], given: Collection[str]) -> Iterator[tuple[str, str]]:

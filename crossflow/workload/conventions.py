@@ -147,6 +147,9 @@ LAYER_KINDS: Mapping[str, Mapping[Any, str]] = {
 }
 # What a layer that is made in its own way may say of its attention and MLP.
 OF_BLOCKS = {"n_heads_in_group", "num_key_value_heads", "no_op", "ffn_mult", "intermediate_size", "hidden_act", "gated"}
+# The field in which newer versions of transformers write what single layers have of their own, and our keys that it may hold.
+BY_NUMBER = "per_layer_config"
+OF_LAYERS = ("heads", "kv_heads", "head_dim", "value_dim", "ffn")
 # Whether layers have experts, as lists say it.
 ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense": False}
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
@@ -211,6 +214,15 @@ def whole(value: Any) -> int:
 def layers_of(found: Mapping[str, Setting]) -> int:
     """Layers of the model, 0 where the file does not say."""
     return whole(found["layers"].value) if "layers" in found else 0
+
+
+def layers_by_number(fields: Values, layers: int) -> dict[int, Values] | None:
+    """What single layers have of their own, by their numbers; None where a field does not say it so."""
+    given = fields.get(BY_NUMBER) or {}
+    if not isinstance(given, Mapping) or not all(name.isdecimal() and isinstance(own, Mapping) for name, own in given.items()):
+        return None
+    numbered = {int(name): own for name, own in given.items()}
+    return numbered if len(numbered) == len(given) and all(number < layers for number in numbered) else None
 
 
 def with_experts(value: Any, layers: int) -> list[bool] | None:

@@ -21,6 +21,7 @@ from crossflow.base.limits import json_value
 from crossflow.workload.config_keys import settings, trimmed
 from crossflow.workload.config_problems import endless, wrong
 from crossflow.workload.conventions import (
+    BY_NUMBER,
     LAYER_KINDS,
     PERIODS,
     Family,
@@ -376,7 +377,7 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
     own = [*(names for given in family.variants.values() for names in given.values()), *family.patterns.values(), family.padded.values()]
-    if name in (family.blocks, *family.routed) or any(name in group for group in own):
+    if name in (family.blocks, BY_NUMBER, *family.routed) or any(name in group for group in own):
         return "not used: other fields decide"
     if any(name in group for group in (windows, family.mixers, *family.names.values(), *(rule.when for rule in family.rules))):
         return "not used: other fields decide"

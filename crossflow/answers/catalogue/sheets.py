@@ -15,6 +15,7 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean, folded, known_name
 from crossflow.base.files import Document
 from crossflow.base.paths import quantity_at
+from crossflow.base.results import Guided
 from crossflow.base.units import parse
 from crossflow.engine.lasting.spec import ReliabilitySpec
 from crossflow.hardware.architecture.model import Architecture
@@ -66,8 +67,8 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """What there is to show of one name."""
+class Sheet(Guided):
+    """What there is to show of one name; its settings are attributes too: ``show("qwen3-8b").parameters``."""
 
     name: str
     kind: str
@@ -89,6 +90,12 @@ class Sheet:
                 same = cited.setdefault(figure.source, text) == text
                 cited |= {} if same else {f"{figure.source} ({Path(str(figure.file)).name})": text}
         return cited
+
+    def _column(self, name: str) -> Any:
+        return self.settings[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.settings]
 
     def __repr__(self) -> str:
         return f"Sheet({self.name!r}: {self.kind}{f', {self.title}' if self.title else ''}, {len(self.figures)} figures)"

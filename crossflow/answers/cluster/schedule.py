@@ -205,9 +205,9 @@ class ScheduledJobs(PlainData, Tabular):
         }  # fmt: skip
         return {**{name: np.array(column) for name, column in texts.items()}, "waiting_for_slice_s": found.boxless}
 
-    def plot(self) -> Picture:
-        """Draw its largest jobs over time, and devices, queue and power below them."""
-        return public("draw_cluster")(self)  # type: ignore[no-any-return]
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw its largest jobs over time, and devices, queue and power below them; into a file as well where a path is given."""
+        return public("draw_cluster")(self).saved(path)  # type: ignore[no-any-return]
 
     def to_perfetto(self, path: str | Path) -> Path:
         """Write it as a trace, ``.json`` or ``.json.gz``, which ui.perfetto.dev opens."""

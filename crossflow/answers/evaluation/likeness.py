@@ -268,7 +268,7 @@ def trust(scenario: Scenario, *, changed: bool = False, farther: bool = False) -
     reasons, which = far_off(scenario)
     far = reasons[which[0]]
     found = problem(scenario, scenario.nodes[0], far.sentence, changed=changed)
-    own = trust_of(likeness(scenario, changed=changed), found, bare=far.bare)
+    own = trust_of(likeness(scenario, changed=changed), found, bare=far.bare, kin=_kin(scenario, changed=changed))
     return Trust(level="unknown", band=None, reason=OF_FARTHER) if farther and own.level != "unknown" else own
 
 
@@ -296,6 +296,17 @@ def _maker(scenario: Scenario) -> str:
         return ""
     maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()
     return f"nothing was fitted to such runs on devices of {maker}, and what is known of errors is of chips of other makers"
+
+
+def _kin(scenario: Scenario, *, changed: bool) -> tuple[str, ...]:
+    """Other devices of a device's maker on which such runs were compared, where nothing was fitted to any device of it."""
+    system, kind = scenario.system, kind_of(scenario.workload)
+    if changed or not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none":
+        return ()
+    made = [device for device in _devices() if device.get("vendor") == system.vendor]
+    if any(_needed(kind) & set(device.get("measured", ())) for device in made):
+        return ()
+    return tuple(sorted(str(device["name"]) for device in made if device["name"] in compared(kind)))
 
 
 def _latents(scenario: Scenario) -> str:
@@ -409,7 +420,8 @@ def _trust_at(scenario: Scenario, workload: Workload, node: int, scale: str, sha
     """Trust of points of a scenario with a workload on so many devices, whose experts are divided in a way."""
     kind = ON_CHIP if scenario.architecture.on_chip_only else kind_of(workload)
     like = replace(likeness(scenario, changed=changed), scale=scale, kind=kind, type=type_of(workload.dtype))
-    return trust_of(_divided(like, workload, node, *shape), problem(scenario, node, far.sentence, changed=changed), bare=far.bare)
+    why = problem(scenario, node, far.sentence, changed=changed)
+    return trust_of(_divided(like, workload, node, *shape), why, bare=far.bare, kin=_kin(scenario, changed=changed))
 
 
 Sharing = tuple[float, float, float]  # how often experts are divided, over how many ranks, and replicas

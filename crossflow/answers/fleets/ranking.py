@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, overload
 
 from crossflow.answers.bands import Trust, order_of_pairs, spread_of, ties
@@ -209,11 +210,11 @@ class Fleets(PlainData, Tabular):
         ]
         return {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
 
-    def plot(self) -> Picture:
-        """Tokens a second of a device against those of a user, of the first fleets with fewer and more engines."""
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Tokens a second of a device against those of a user, of the first fleets with fewer and more engines; into a file too."""
         from crossflow.answers.fleets.front import front_picture
 
-        return front_picture(self.scenario, self.fleets)
+        return front_picture(self.scenario, self.fleets).saved(path)
 
     def __repr__(self) -> str:
         what = "USD/hour" if self.priced else "devices"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -82,8 +83,8 @@ class Optimum(PlainData, Tabular):
         """Columns of all designs that were evaluated."""
         return self.rows
 
-    def plot(self) -> Picture:
-        """Draw the first objective of every design over the number of its evaluation."""
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw the first objective of every design over the number of its evaluation; into a file as well where a path is given."""
         from crossflow.base.drawing.charts import Along, points_chart
 
         values = np.asarray(self.rows[self.objective], dtype=float)
@@ -91,7 +92,7 @@ class Optimum(PlainData, Tabular):
         x, y = Along("designs evaluated", np.arange(1.0, len(values) + 1)), Along(self.objective, values, unit_of(self.objective))
         return points_chart(
             f"{self.objective} of the designs of a search", x, y, bound=list(self.rows["bound_by"]), feasible=fits, joined=False
-        )
+        ).saved(path)
 
     def _repr_html_(self) -> str:
         from crossflow.base.drawing import html

@@ -220,7 +220,12 @@ def asked(
 
 
 def _spelled(named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Keywords with a model that is written out as its kind and its fields: ``model={"layers": 16, "hidden": 2048, ...}``."""
+    """Keywords with a model and a system that are written out: ``model={"layers": 16, ...}``, ``on={"template": "h200", "devices": 2}``."""
+    system = named.get("on")
+    if isinstance(system, Mapping) and isinstance(system.get("template"), str):
+        counts = {key: value for key, value in system.items() if key in ("nodes", "devices")}
+        fields = {f"system__{key}": value for key, value in system.items() if key not in ("template", *counts)}
+        named = {**counts, **fields, **named, "on": system["template"]}
     model = named.get("model")
     if not isinstance(model, Mapping):
         return named

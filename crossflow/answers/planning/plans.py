@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -291,14 +292,14 @@ class Plans(PlainData, Tabular):
             "provenance": self.scenario.provenance(),
         }
 
-    def plot(self) -> Picture:
-        """Draw the objective of every plan that is listed."""
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw the objective of every plan that is listed; into a file as well where a path is given."""
         from crossflow.base.drawing.charts import Along, points_chart
 
         values = np.array([plan.value for plan in self.plans], dtype=float)
         x, y = Along("strategy", [plan.strategy for plan in self.plans]), Along(self.objective, values, unit_of(self.objective))
         bound, fits = [plan.bound_by for plan in self.plans], np.array([plan.feasible for plan in self.plans], dtype=bool)
-        return points_chart(f"{self.objective} of the best plans", x, y, bound=bound, feasible=fits, joined=False)
+        return points_chart(f"{self.objective} of the best plans", x, y, bound=bound, feasible=fits, joined=False).saved(path)
 
     def table(self) -> dict[str, list[Any]]:
         """A row a plan; groups of figures are joined by a dot."""

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,11 +145,11 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "cached_tokens": found.hits, "preemptions": found.evicted, "dropped": found.dropped, "on_target": self.on_target,
         }  # fmt: skip
 
-    def plot(self) -> Picture:
-        """Load, queue, cache and power over time, and how times are distributed."""
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Load, queue, cache and power over time, and how times are distributed; into a file as well where a path is given."""
         from crossflow.answers.service.drawing import served_picture
 
-        return served_picture(self)
+        return served_picture(self).saved(path)
 
     def __repr__(self) -> str:
         if not self.feasible:
@@ -331,7 +332,7 @@ class StreamedRequests(ServedRequests):
         """No times of requests are kept."""
         raise CrossflowError(NOT_KEPT.format(why=""))
 
-    def plot(self) -> Picture:
+    def plot(self, path: str | Path | None = None) -> Picture:  # noqa: ARG002
         """Nothing that could be drawn is kept."""
         raise CrossflowError(NOT_KEPT.format(why=""))
 

@@ -34,6 +34,7 @@ from crossflow.parallel.strategy.kinds import ANY, GIVEN
 from crossflow.parallel.strategy.reading import AUTO
 
 BLOCK = 4096  # combinations that are looked at together
+OF_EACH_POINT = "; scenario.strategy: auto takes the fastest strategy of each point"
 SWEPT_AUTO = (
     "auto is no value of a sweep: strategy: auto in the scenario is the best strategy of every point,"
     " and settings by name compare it: sweep: {plan: {best: {strategy: auto}, mine: {strategy: tp8-dp4}}}"
@@ -368,7 +369,8 @@ def _check_values(spec: StudyFile, scenario: Scenario, swept: _Swept, document: 
     values = swept.by_path
     problems = [problem for path in values for problem in _value_problems(scenario, path, values, document, swept.place(path))]
     if not problems:
-        problems = _combination_problems(scenario, swept, document, strategies=STRATEGY not in spec.space)
+        cure = "" if _unplannable(spec) else OF_EACH_POINT
+        problems = _combination_problems(scenario, swept, document, strategies=STRATEGY not in spec.space, cure=cure)
     if not problems:
         problems = _column_problems(spec, scenario, swept, document)
     if problems:
@@ -394,8 +396,8 @@ def _value_problems(scenario: Scenario, path: str, values: Mapping[str, Sequence
     return [document.problem(place, message) for message in dict.fromkeys(found)]
 
 
-def _combination_problems(scenario: Scenario, swept: _Swept, document: Document, strategies: bool) -> list[Problem]:
-    """The first combination of discrete values that makes no scenario."""
+def _combination_problems(scenario: Scenario, swept: _Swept, document: Document, *, strategies: bool, cure: str) -> list[Problem]:
+    """The first combination of discrete values that makes no scenario; the cure is for a strategy that does not suit all of them."""
     values = swept.by_path
     discrete = tuple(path for path in values if split(scenario, {path: values[path]}).discrete)  # of any length each
     if not discrete or (strategies and _all_possible(scenario, swept, discrete)):
@@ -407,7 +409,8 @@ def _combination_problems(scenario: Scenario, swept: _Swept, document: Document,
                 check_strategy(made)
         except CrossflowError as error:
             where = ", ".join(f"{name} = {label(value)}" for name, value in settings.items())
-            return [document.problem(swept.place(_blamed(settings, error)), f"{where}: {error.said}")]
+            told = f"{where}: {error.said}{cure if _of_strategy(error) and STRATEGY not in settings else ''}"
+            return [document.problem(swept.place(_blamed(settings, error)), told)]
     return []
 
 
@@ -427,8 +430,12 @@ def _all_possible(scenario: Scenario, swept: _Swept, discrete: Sequence[str]) ->
 
 def _blamed(settings: Mapping[str, Any], error: CrossflowError) -> str:
     """The swept path at which an error of a combination lies: the strategy's for one of a strategy, else the first."""
-    about = isinstance(error, StrategyError) or (isinstance(error, SpecError) and any(p.path == "strategy" for p in error.problems))
-    return "strategy" if about and "strategy" in settings else next(iter(settings), "")
+    return STRATEGY if _of_strategy(error) and STRATEGY in settings else next(iter(settings), "")
+
+
+def _of_strategy(error: CrossflowError) -> bool:
+    """Whether a strategy does not suit its workload and system."""
+    return isinstance(error, StrategyError) or (isinstance(error, SpecError) and any(p.path == STRATEGY for p in error.problems))
 
 
 def _column_problems(spec: StudyFile, scenario: Scenario, swept: _Swept, document: Document) -> list[Problem]:

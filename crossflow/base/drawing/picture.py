@@ -31,6 +31,12 @@ class Picture(Guided):
         """Write the picture as PNG and SVG beside each other; an ending of `path` that names one of them is left off."""
         return save_as(self.figure, Path(path))
 
+    def saved(self, path: str | Path | None) -> Picture:
+        """The picture itself, written as well where a path is given."""
+        if path is not None:
+            self.save(path)
+        return self
+
     def _repr_png_(self) -> bytes:
         stream = io.BytesIO()
         with as_written(self.figure):

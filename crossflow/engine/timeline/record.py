@@ -142,9 +142,9 @@ class Timeline(Guided, Tabular):
             raise CrossflowError(f"{path}: a trace ends in .json or .json.gz; save() writes pictures")
         return self.save(path, ranks=ranks)[0]
 
-    def plot(self) -> Picture:
-        """Draw every class of devices over time."""
-        return public("draw_timeline")(self)  # type: ignore[no-any-return]
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Draw every class of devices over time; into a file as well where a path is given."""
+        return public("draw_timeline")(self).saved(path)  # type: ignore[no-any-return]
 
     def table(self) -> dict[str, list[Any]]:
         """A row a class of devices: its name, stage, number of ranks, the parts of its step in s, and its fullest memory in B."""

@@ -158,11 +158,11 @@ class DescribedRequests(PlainData, Tabular):
             "follows": trace.follows, "pause_s": trace.pause,
         }  # fmt: skip
 
-    def plot(self) -> Picture:
-        """Arrivals over time, lengths, and both lengths of each request."""
+    def plot(self, path: str | Path | None = None) -> Picture:
+        """Arrivals over time, lengths, and both lengths of each request; into a file as well where a path is given."""
         from crossflow.workload.requests.picture import draw
 
-        return draw(self)
+        return draw(self).saved(path)
 
     def write(self, path: str | Path) -> Path:
         """Write the requests as CSV or JSONL, which is read again as the same requests; their targets are no part of it."""
