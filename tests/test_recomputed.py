@@ -117,7 +117,11 @@ def test_what_an_activation_gives_and_its_gradient_may_never_lie_in_memory():
     full = {"strategy": "dp8-full"}
     given = {"system": SYSTEM, "workload": {"model": "llama3-8b", "global_batch": 8}, **full}
     apart, fused = (
-        activations(crossflow.predict(crossflow.from_dict({**given, "software": {"like": "nemo", "memory": {"fused_activation": inside, "logit": "0.1 B"}}})))
+        activations(
+            crossflow.predict(
+                crossflow.from_dict({**given, "software": {"like": "nemo", "memory": {"fused_activation": inside, "logit": "0.1 B"}}})
+            )
+        )
         for inside in (False, True)
     )
     assert apart - fused == pytest.approx(2 * 2.0 * 8192 * 14336, rel=1e-6)

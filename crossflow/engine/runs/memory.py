@@ -571,8 +571,8 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     """Buffers that stay through all of a step, of every stage. [B]
 
     Copies of gradients in buckets, weights of sharded layers that are gathered (two where the next is fetched ahead) with
-    the gradients of one, embedding and head among them all the time, if not single matrices are gathered; low-precision copies of weights; tensors of a
-    microbatch that collectives of a tensor group gather into; work space of libraries.
+    the gradients of one, embedding and head among them all the time, if not single matrices are gathered; low-precision copies of
+    weights; tensors of a microbatch that collectives of a tensor group gather into; work space of libraries.
     """
     habits, layers = stack.memory, _layers(job)
     buckets = summed(trained, here.reduced) * habits.buckets

@@ -247,8 +247,8 @@ class MemoryHabits(FileModel):
     )
     fused_activation: Flag = Field(
         default=False,
-        description="what an activation of a dense MLP gives the next product, where it is computed again, and its gradient are made inside "
-        "the kernels of products and never lie in memory",
+        description="what an activation of a dense MLP gives the next product, where it is computed again, and its gradient are made "
+        "inside the kernels of products and never lie in memory",
     )
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
@@ -419,8 +419,8 @@ class SoftwareStack(NamedFileModel):
     )
     expert_biases: Literal["products", "rows"] = Field(
         default="products",
-        description="how biases of experts are added in training. products: by the kernels of their products, or as `expert_products` says; "
-        "rows: a row of them is gathered for every row of tokens, whose gradients are added up row by row",
+        description="how biases of experts are added in training. products: by the kernels of their products, or as `expert_products` "
+        "says; rows: a row of them is gathered for every row of tokens, whose gradients are added up row by row",
     )
     permutation: PositiveShare = Field(
         default=np.array([1.0]),
