@@ -314,8 +314,8 @@ def _check_generations(named: Sequence[str], system: SystemSpec | None, document
     if not named:
         return
     shipped = (files.read_yaml(path).data for path in files.catalogue("templates", "devices").values())
-    told = {str(device.get("generation", "")) for device in shipped} | {getattr(system, "generation", "")}
-    known = sorted(told - {""})
+    theirs = {str(device.get("generation", "")) for device in shipped} | {str(getattr(system, "generation", ""))}
+    known = sorted(theirs - {""})
     for word in named:
         if word not in known:
             place = ("software",) if isinstance(document.data["software"], str) else ("software", "peer_all_reduce", "direct")

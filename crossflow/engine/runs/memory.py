@@ -35,7 +35,7 @@ from crossflow.engine.runs.columns import KindColumns
 from crossflow.hardware.architecture.model import Architecture, SecondMemory
 from crossflow.hardware.architecture.software import SoftwareStack
 from crossflow.parallel.activations import activations
-from crossflow.parallel.blocks import ENDS, adapter_parameters, ends_of, parameters, trained_parameters, type_of, units, wide_units
+from crossflow.parallel.blocks import adapter_parameters, ends_of, parameters, trained_parameters, type_of, units, wide_units
 from crossflow.parallel.caches import cache_units, kv_cache
 from crossflow.parallel.offload import MASTER, activations_on_host, kept_on_host, master_size, states_size
 from crossflow.parallel.shapes import Shape, alike, chunk_layers, row_counts
@@ -305,7 +305,7 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
             "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in trains) * updated,
             "owned": shared[0] * updated,
             "kept": kept[name],
-            "working": working[name] + _while_used(job, stack, part, sharded, piece),
+            "working": working[name] + _while_used(job, stack, sharded, piece, end=bool(ends_of([name])[0])),
             "largest": _largest(part, layout, adapted=job.model.adapted, level=2) * updated,
         }
         for kind, values in found.items():
@@ -322,14 +322,14 @@ def _beside(job: Job, part: Part, layout: Layout, weight: Array) -> Array | floa
     return sum(adapter_parameters(part, layout)) * (job.adapters.slots * job.element - weight)
 
 
-def _while_used(job: Job, stack: SoftwareStack, part: Part, sharded: Array, piece: Array) -> Array | float:
+def _while_used(job: Job, stack: SoftwareStack, sharded: Array, piece: Array, *, end: bool) -> Array | float:
     """What is gathered of a part's weights while it computes, where single matrices are: one, the next where it is fetched ahead, and a
     gradient; of embedding and head all. [B]
     """
     if stack.sharing.unit != "matrix":
         return 0.0
     grads = job.training * stack.gradient_size(job.element) / stack.weight_size(job.element) * (not job.model.adapted)
-    return (1.0 + grads) * sharded if part.type in ENDS else (1.0 + stack.overlap.gather + grads) * piece
+    return (1.0 + grads) * sharded if end else (1.0 + stack.overlap.gather + grads) * piece
 
 
 def _largest(part: Part, layout: Layout, *, adapted: bool, level: int) -> Array:
