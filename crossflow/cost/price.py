@@ -296,7 +296,7 @@ def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: So
     _, _, _, length, width, state, chunk = table.sizes
     share, measured = _share(np.array([[row.backward] for row in rows]), architecture, stack), architecture.execution.scan_utilisation
     if measured is not None and stack is not None:
-        share = np.where(np.array([[row.delta] for row in rows]), share, measured)
+        share = np.where(np.array([[row.delta] for row in rows]) | (share >= 1.0), share, measured)  # ideal software reaches all of it
     from crossflow.program.scans import scan_sizes
 
     sizes = scan_sizes(table.sizes, table.element, rows)
