@@ -312,8 +312,8 @@ class Execution(FileModel):
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
     scan_utilisation: Share | None = Field(
         default=None,
-        description="share of the sustained matrix rate that the kernels of a scan of Mamba-2 reach (state-space duality, mamba_ssm), whose "
-        "products are small and wait for decays of all pairs of tokens; that of fused attention where absent, as for other scans",
+        description="share of the sustained matrix rate that the kernels of a scan of Mamba-2 reach (state-space duality, mamba_ssm), "
+        "whose products are small and wait for decays of all pairs of tokens; that of fused attention where absent, as for other scans",
     )
     graph_launch: Time | None = Field(
         default=None,
