@@ -125,6 +125,11 @@ WRONG = [
     ({"interaction": {"kind": "dot", "layers": 2}}, "interaction", "only a transformer or a cross network has layers, not dot"),
     ({"interaction": {"kind": "cross", "layers": 3}}, "interaction", "a cross network needs rank"),
     ({"interaction": {"kind": "cross", "layers": 3, "rank": 8, "heads": 2}}, "interaction", "only a transformer has heads, not cross"),
+    (
+        {"interaction": "dot", "bottom": [64, 16]}, "interaction",
+        "a dot product multiplies vectors of one width, and the bottom MLP ends in 16 elements where tables have 32; "
+        "give both the same width, or use concatenation",
+    ),
     ({"experts": {"count": 2, "active": 3}}, "experts", "a sample cannot pass 3 of 2 experts"),
     ({"frozen": ["embedding", "bottom", "top"]}, "frozen", "embedding, bottom, top is the whole model; nothing is left to train"),
     ({"table_optimizer": "adagard"}, "table_optimizer", "expected one of sgd, adagrad, rowwise_adagrad, got 'adagard'; did you mean 'adagrad'?"),

@@ -4,6 +4,7 @@ import pytest
 
 import crossflow
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.evidence.validation.serving import system_of
 
 TRAINING = {"workload": {"model": "llama3-8b", "global_batch": 64}, "strategy": "dp64-z3"}
 
@@ -100,3 +101,37 @@ def test_a_changed_limit_of_power_that_slows_nothing_is_told():
     slowed = noted({"template": "dgx-h100", "power": {"tdp": "500 W"}})
     assert slowed[1] == []
     assert slowed[0] > noted("dgx-h100")[0]
+
+
+def given(template, **software):
+    workload = {"model": "llama3-8b", "global_batch": 64}
+    return {"system": {"template": template, "nodes": 1}, "workload": workload, "strategy": "dp8", **software}
+
+
+def test_no_run_of_software_of_another_maker_was_measured():
+    here, there = (crossflow.predict(crossflow.from_dict(given("dgx-h100", software=name))) for name in ("nemo", "neuron"))
+    assert (here.trust.level, there.trust.level) == ("interpolated", "extrapolated")
+    assert there.trust.reason.startswith("neuron does not run on devices of this maker, so no such run can have been measured")
+
+
+def test_generations_of_devices_that_share_out_sums_are_those_that_there_are():
+    def read(*named, **system):
+        data = given("mi300x-node", software={"like": "vllm", "peer_all_reduce": {"direct": list(named)}})
+        return crossflow.from_dict({**data, "system": {**data["system"], **system}, "workload": {**data["workload"], "task": "prefill"}})
+
+    assert read("cdna3").stack.peer_all_reduce.direct == ("cdna3",)
+    with pytest.raises(
+        crossflow.CrossflowError, match=r"expected generations of devices \(.*cdna2, cdna3.*\), got 'cdna33'; did you mean 'cdna3'"
+    ):
+        read("cdna33")
+    assert read("mine", generation="mine").stack.peer_all_reduce.direct == ("mine",)  # of a device of one's own
+
+
+def test_tables_find_the_only_node_of_a_device():
+    assert [system_of(device) for device in ("trainium", "trainium2", "mi300x", "h100-sxm")] == [
+        "trn1-node",
+        "trn2-node",
+        "mi300x-node",
+        "dgx-h100",
+    ]
+    assert system_of("tpu-v5p") == "tpu-v5p"  # a pod is no node

@@ -350,11 +350,17 @@ def test_a_rate_of_maxtext_is_of_slices_that_are_replicas(read):
             "system": {"template": "tpu-v5p-pod", "devices_per_node": 64, "nodes": 2},
             "workload": {**model, "global_batch": 896, "sequence": 2048, "dtype": "bf16"},
             "strategy": {"tp": 4, "dp": 32, "zero": 3, "shard_group": 16, "micro_batch": 28, "sequence_parallel": True},
-            "software": {"like": "maxtext", "recomputed": ["norm", "activation"]},
+            "software": {"like": "maxtext", "recomputed": ["norm", "activation", "attention"]},
         }
     )  # fmt: skip
     assert table.predicted.tolist() == [crossflow.predict(made).step_time]
     assert table.groups["device"] == ["tpu-v5p"]
+
+
+def test_every_published_run_of_maxtext_fits():
+    rows = read_rows(shipped() / "maxtext_training.csv", published.PUBLISHED)
+    runs = {json.dumps(published.maxtext_run(shipped(), row).data, sort_keys=True): row["id"] for row in rows}
+    assert [name for text, name in runs.items() if not published.predicted(text)[1]] == []
 
 
 def test_operations_of_a_token_are_those_that_maxtext_counts():

@@ -24,6 +24,8 @@ def activations(prediction):
         ("llama3-8b", "activation", 14336),  # the input of the second product
         ("llama3-8b", "norm", 2 * 4096),  # inputs of the first products of attention and of the MLP
         ("llama3-8b", "product", 1024 + 14336),  # keys, and the second branch of the MLP
+        ("llama3-8b", "attention", 4096 + 2 * 32),  # what 32 heads give, and of each its log-sum-exp in 4 B
+        ("llama3-8b", "output", 4096),  # the input of the MLP's norm
         ("deepseek-v2", "latent", 128 * (2 * 192 + 128)),  # queries, keys and values of 128 heads
     ],
 )
@@ -54,6 +56,75 @@ def test_every_second_product_is_done_again():
     assert made("llama3-8b", "product", strategy="dp8-full").step_time == pytest.approx(
         made("llama3-8b", strategy="dp8-full").step_time, rel=1e-9
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "again"),
+    [
+        ("output", 2.0 * 4096 * 4096),  # of a token and layer
+        ("attention", 2.0 * 4096 * 8192),  # two products of queries that see half of 8,192 keys
+    ],
+)
+def test_attention_and_its_output_are_done_again(module, again):
+    whole, less = made("llama3-8b"), made("llama3-8b", module)
+    assert whole.scenario.workload.sequence == 8192
+    tokens, device = 8 * 8192 * 32, 8 * 2250e12
+    assert less.score.hfu[0] * less.step_time * device - whole.score.hfu[0] * whole.step_time * device == pytest.approx(
+        tokens * again, rel=0.01
+    )
+    assert less.step_time > whole.step_time
+
+
+def test_an_mlp_that_is_done_again_needs_no_input_where_that_is_made_again():
+    """All that stays of a layer is its input, queries, keys and values, and what attention gives."""
+    kept, less = (activations(made("llama3-8b", "norm", "mlp", *more)) for more in ((), ("output",)))
+    assert kept - less == pytest.approx(2.0 * 8192 * 4096 * 32, rel=1e-3)  # all layers: the moment of the logits is the fullest
+
+
+def test_unfused_attention_is_not_a_module_of_a_stack():
+    software = {"like": "megatron-core", "attention": {"kernel": "unfused"}, "overlap": {"context": False}, "recomputed": ["attention"]}
+    given = {"system": SYSTEM, "workload": {"model": "llama3-8b", "global_batch": 8}, "strategy": "dp8", "software": software}
+    with pytest.raises(crossflow.CrossflowError, match="recomputed: attention is fused attention; of unfused attention a strategy says"):
+        crossflow.from_dict(given)
+
+
+def held(kind, **software):
+    given = {"system": SYSTEM, "workload": {"model": "llama3-8b", "global_batch": 8}, "strategy": "dp8-z3"}
+    return float(crossflow.predict(crossflow.from_dict({**given, "software": {"like": "nemo", **software}})).score.memory[kind][0])
+
+
+def test_single_matrices_that_are_gathered_lie_there_while_their_part_runs():
+    """Of layers the two that are largest and a gradient of one; embedding and head no longer than they are used, which here is less than
+    the logits take.
+    """
+    gather = {"overlap": {"gather": True}, "gradient": "weight"}
+    whole, single = (held("buffers", sharing={"unit": unit}, **gather) for unit in ("part", "matrix"))
+    layer, table = 4096 * (4096 * 2 + 1024 * 2 + 3 * 14336), 4096 * 128256
+    assert whole - single == pytest.approx(3 * 2.0 * layer + 2.0 * 2 * table, rel=1e-3)
+    more = held("activations", sharing={"unit": "matrix"}, **gather) - held("activations", sharing={"unit": "part"}, **gather)
+    assert more == pytest.approx(2 * 2.0 * table, rel=1e-3)  # the head with its gradient, beside the logits
+
+
+@pytest.mark.parametrize(("master", "size"), [(True, 12.0), (False, 8.0)])
+def test_weights_that_are_updated_in_16_bits_have_no_copy_in_32(master, size):
+    """Two moments in fp32, and the weight in fp32 beside that which products read."""
+    weights = held("weights") / 2.0
+    assert held("optimizer", memory={"master": master, "remainders": False}) == pytest.approx(size * weights, rel=1e-3)
+
+
+def test_what_an_activation_gives_and_its_gradient_may_never_lie_in_memory():
+    """14,336 elements of a token, both of the layer in work alone."""
+    full = {"strategy": "dp8-full"}
+    given = {"system": SYSTEM, "workload": {"model": "llama3-8b", "global_batch": 8}, **full}
+    apart, fused = (
+        activations(
+            crossflow.predict(
+                crossflow.from_dict({**given, "software": {"like": "nemo", "memory": {"fused_activation": inside, "logit": "0.1 B"}}})
+            )
+        )
+        for inside in (False, True)
+    )
+    assert apart - fused == pytest.approx(2 * 2.0 * 8192 * 14336, rel=1e-6)
 
 
 def test_latents_take_their_projections_once_more():
@@ -111,3 +182,18 @@ def test_modules_of_the_other_layers_are_done_again_by_themselves():
     assert bare.step_time < alone.step_time < all_.step_time
     every = made("llama3-8b", "norm").step_time - made("llama3-8b").step_time
     assert alone.step_time - bare.step_time == pytest.approx(0.75 * every, rel=1e-6)
+
+
+def test_biases_of_experts_that_are_gathered_by_row_move_as_rows_of_tokens_do():
+    """Of four experts of a token, biases of both branches and of what they give: read and written, backward also the sum they add to."""
+    found = {}
+    for share in (1.0, 0.5):
+        for biases in ("products", "rows"):
+            software = {"like": "maxtext", "permutation": share, "expert_biases": biases, "overlap": {"data": False, "gather": False}}
+            workload = {"model": "gpt-oss-120b", "global_batch": 64, "sequence": 4096}
+            given = {"system": {"template": "tpu-v7-pod", "devices": 64}, "workload": workload, "strategy": "dp64-z3", "software": software}
+            found[share, biases] = crossflow.predict(crossflow.from_dict(given)).step_time
+    more = {share: found[share, "rows"] - found[share, "products"] for share in (1.0, 0.5)}
+    moved = 36 * 4096 * 4 * (2880 + 2 * 2880) * 2 * (2 + 3)
+    assert more[1.0] > moved / 7.4e12  # Ironwood's memory at best
+    assert more[0.5] == pytest.approx(2 * more[1.0], rel=0.05)  # but for starts of kernels

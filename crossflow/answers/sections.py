@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -313,7 +313,24 @@ def stack_of(
     kept = None if like is None else like.document.data.get("software")
     if like is not None and kept == named and _runs(workload, system) == _runs(like.workload, like.system):
         return like.stack
-    return _stack(named, workload, _vendor(system), document, base)
+    found = _stack(named, workload, _vendor(system), document, base)
+    if found is not None and found.peer_all_reduce is not None and named not in (None, *files.catalogue("templates", "software")):
+        _check_generations(found.peer_all_reduce.direct, system, document)
+    return found
+
+
+def _check_generations(named: Sequence[str], system: SystemSpec | None, document: Document) -> None:
+    """SpecError for a generation of devices that neither a shipped device nor the system has, so that nothing would come of its name."""
+    if not named:
+        return
+    shipped = (files.read_yaml(path).data for path in files.catalogue("templates", "devices").values())
+    theirs = {str(device.get("generation", "")) for device in shipped} | {str(getattr(system, "generation", ""))}
+    known = sorted(theirs - {""})
+    for word in named:
+        if word not in known:
+            place = ("software",) if isinstance(document.data["software"], str) else ("software", "peer_all_reduce", "direct")
+            told = f"expected generations of devices ({', '.join(known)}), got '{word}'{did_you_mean(word, known)}"
+            raise document.error(place, f"peer_all_reduce.direct: {told}" if len(place) == 1 else told)
 
 
 def _runs(workload: Workload | None, system: SystemSpec | None) -> tuple[type, str, str]:

@@ -291,10 +291,12 @@ def _experts(table: KernelTable, dtype: str, architecture: Architecture, stack: 
 
 
 def _scans(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
-    """Chunked scans of state-space layers; their products reach what fused attention reaches."""
+    """Chunked scans of state-space layers; their products reach what was measured of them, or else what fused attention reaches."""
     rows = [row for row in table.rows if isinstance(row, Scan)]
     _, _, _, length, width, state, chunk = table.sizes
-    share = _share(np.array([[row.backward] for row in rows]), architecture, stack)
+    share, measured = _share(np.array([[row.backward] for row in rows]), architecture, stack), architecture.execution.scan_utilisation
+    if measured is not None and stack is not None:
+        share = np.where(np.array([[row.delta] for row in rows]) | (share >= 1.0), share, measured)  # ideal software reaches all of it
     from crossflow.program.scans import scan_sizes
 
     sizes = scan_sizes(table.sizes, table.element, rows)

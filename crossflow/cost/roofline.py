@@ -313,7 +313,7 @@ def fused_costs(
     """Cost of kernels that keep what lies between their products on chip: fused attention [2]_, chunked scans (`crossflow.program.scans`).
 
     Blocks of rows pass over the units in waves, at a share of the sustained matrix rate. Every block reads what its rows see through the
-    caches; main memory sees it once. No scan was measured: its products reach the share that those of attention reach. The kernels of one
+    caches; main memory sees it once. Products of a scan that was not measured reach the share of those of attention. The kernels of one
     scan are priced together, so that work on the matrix units of one hides behind the traffic of another.
 
     Parameters

@@ -40,17 +40,19 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
         parts = {f"{i}.{j}.{part.type}": part for j, part in enumerate(layer.parts)}
         tokens = layout.micro_batch * job.tokens(layer.tokens) / layout.cp
         ends |= {name: part for name, part in parts.items() if part.type in ENDS}
-        found = {name: _Kept.of(part, tokens, job, layout, stack) for name, part in parts.items() if name not in ends}
+        before = dict(zip(list(parts)[1:], layer.parts, strict=False))  # the part that gives another its input
+        made = {name: np.asarray(_given_again(before.get(name), layout, stack)) for name in parts}
+        found = {name: _Kept.of(part, tokens, job, layout, stack, made[name]) for name, part in parts.items() if name not in ends}
         whole = sum(one.plain + one.scores for one in found.values())
         entry, repeated = _entry(layer, tokens, job, layout), layout.recomputed(job.model.depth)
         for j, (name, one) in enumerate(found.items()):
             left = np.where(layout.selective, one.plain, one.plain + one.scores)
             more = np.where(layout.selective, one.scores, 0.0)
             all_ = whole_again(parts[name], layout, stack) > 0  # then its input before and after the norm
-            inputs = entry * (2.0 - repeats("norm", layout, stack))
-            left, more = np.where(all_, inputs, left), np.where(all_, one.plain + one.scores - inputs, more)
+            inputs = entry * (2.0 - repeats("norm", layout, stack) - made[name])
+            left, more = np.where(all_, inputs, left), np.where(all_, one.plain + one.scores - one.spared - inputs, more)
             kept[name] = repeated * (entry if j == 0 else 0.0) + (1.0 - repeated) * left
-            again = np.where(repeated > 0, whole, more)
+            again = np.where(repeated > 0, whole - one.spared, more)
             working[name] = one.passing + again if job.training else one.plain + one.scores
     tokens = layout.micro_batch * job.tokens(job.model.tokens) / layout.cp
     for name, part in ends.items():
@@ -63,14 +65,18 @@ def activations(job: Job, layout: Layout, stack: SoftwareStack) -> tuple[dict[st
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """Activations of one part: kept ones, those of them that follow attention's scores, gradients that pass back. [B]"""
+    """Activations of one part: kept ones, those of them that follow attention's scores, those that are never there where they are
+    computed again, gradients that pass back. [B]
+    """
 
     plain: Array
     scores: Array
+    spared: Array
     passing: Array
 
     @classmethod
-    def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack) -> _Kept:
+    def of(cls, part: Part, tokens: Array, job: Job, layout: Layout, stack: SoftwareStack, given: Array) -> _Kept:
+        """Of a part whose input is computed again where `given` is 1."""
         e, p = job.element, job.element if part.wide else job.operand
         own = tokens / np.where(layout.sequence_parallel, layout.tp, 1.0)
         rows = (
@@ -80,9 +86,9 @@ class _Kept:
         )
         routed = tokens * layout.tensor_share("experts") * rows
         tokens = tokens * layout.tensor_share(type_of(part))
-        inputs, again, outputs = _products(part, tokens, own, routed, job, layout, stack)
-        plain = own * part.width * (e + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
-        passing = e * (2.0 * own * part.width + outputs) + again * p
+        inputs, again, outputs, spared = _products(part, tokens, own, routed, job, layout, stack)
+        plain = own * part.width * (e * (1.0 - given) + (MASK if job.dropout else 0.0)) + inputs * p  # the norm's input, and the products'
+        passing = e * ((2.0 + given) * own * part.width + outputs) + again * p
         scores = np.zeros(len(layout))
         if part.adaptive:  # what is scaled, where it is written, and what the gate weighs
             plain = plain + e * own * part.width * (1.0 if stack.fuses("norm", e) else 2.0)
@@ -92,6 +98,7 @@ class _Kept:
             vectors, sums, scores = _attention(part.attention, tokens, job, layout, stack)
             gate = job.element * _given(part.attention, tokens, layout)
             made = _vectors_again(part, vectors - gate, layout, stack)
+            sums = sums * (1.0 - repeats("attention", layout, stack))
             plain, passing = plain + sums + vectors - made, passing + made
         if part.ssm is not None:
             plain = plain + _state_space(part.ssm, tokens, job, layout)
@@ -104,7 +111,12 @@ class _Kept:
         if part.routing is not None:  # what experts give back, to be weighed, and the weights
             returned = own * part.routing.active * part.routing.kept * (stack.weighing == "returned")
             plain = plain + e * returned * part.routed_width + ROUTING * own * part.routing.experts
-        return cls(plain=plain, scores=scores, passing=passing + scores)
+        return cls(plain=plain, scores=scores, spared=spared * p, passing=passing + scores)
+
+
+def _given_again(before: Part | None, layout: Layout, stack: SoftwareStack) -> Array | float:
+    """Whether a backward pass computes again what the part before another has given it: attention, by its last product. [1]"""
+    return repeats("output", layout, stack) if before is not None and before.attention is not None else 0.0
 
 
 def _vectors_again(part: Part, vectors: Array, layout: Layout, stack: SoftwareStack) -> Array:
@@ -121,16 +133,17 @@ def _branches_again(part: Part, layout: Layout, stack: SoftwareStack) -> Array |
 
 def _products(
     part: Part, tokens: Array, own: Array, routed: Array | float, job: Job, layout: Layout, stack: SoftwareStack
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     """Elements of a part's inputs of matrix products, each once: those that are kept and those that are computed again, which norms
-    and activations have written, and of the inputs and outputs that lie inside the part. [1]
+    and activations have written, of the inputs and outputs that lie inside the part, and of those kept ones that are never there where
+    they are computed again. [1]
 
     Of the tokens of the ranks that share it, a rank's `own` of them, and the rows `routed` to all experts of a rank, evenly used.
     """
     samples = layout.micro_batch * layout.tensor_share(type_of(part))
     memory = samples * job.model.memory_tokens / layout.cp
     rows = {"tokens": tokens, "sample": samples, "memory": memory, "picture": tokens - memory}
-    inputs, again, inside, shared = *np.zeros((3, len(layout))), False
+    inputs, again, inside, spared, shared = *np.zeros((4, len(layout))), False
     norms, activated = repeats("norm", layout, stack), _activated(part, layout, stack)
     for matrix in part.matrices:
         if matrix.depthwise or (matrix.name.endswith("_b") and np.any(matrix.adapters)):
@@ -148,6 +161,9 @@ def _products(
         if matrix.cut == "row":
             mine = many * matrix.k / ranks
             made = activated.get(matrix.name, 0.0)
+            if stack.memory.fused_activation and matrix.name in ("down", "shared_down"):
+                inputs, spared = inputs + mine * (1.0 - made), spared + mine * (1.0 - made)
+                continue
             inputs, again, inside = inputs + mine * (1.0 - made), again + mine * made, inside + mine
             continue
         inside = inside + many * matrix.columns(ranks)
@@ -164,12 +180,14 @@ def _products(
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder; text and picture are normed as one
             mine = own * matrix.k * (not shared)
             inputs, again, shared = inputs + mine * (1.0 - norms), again + mine * norms, True
-    return inputs, again, inside
+    return inputs, again, inside, spared
 
 
 def _activated(part: Part, layout: Layout, stack: SoftwareStack) -> Mapping[str, Array]:
-    """Whether what an activation has written is computed again, of the products that take it, by their names. [1]"""
+    """Whether what an activation, or attention, has written is computed again, of the products that take it, by their names. [1]"""
     every, routed, shared = (repeats(what, layout, stack) for what in ("activation", "routed", "shared"))
+    if part.attention is not None:
+        return {"output": repeats("attention", layout, stack)}
     return {"down": every, "shared_down": np.maximum(every, shared), "expert_down": routed} if part.type in ("mlp", "experts") else {}
 
 

@@ -353,6 +353,8 @@ class _BlockBuilder:
         backward = replace(forward, work=(BACKWARD * flops, 2.0 * moved, blocks), backward=True, stored="")
         first = self._compute(unit, "forward", forward, count=count)
         self._compute(unit, "input", backward, count=count)
+        if self.training and np.any(again := repeats("attention", self.layout, self.stack)):
+            self._compute(unit, "input", forward, count=self.once_more * again * count)
         return first
 
     def _unfused(self, unit: str, attention: AttentionGeometry, batch: Array, length: Array, keys: Array) -> None:
@@ -564,6 +566,7 @@ class _BlockBuilder:
             # r1 w1; gradients of the bias r1 w1 and r1, of the weight the same, and of what was joined r1 w1.
             self._pass(unit, "forward", 6.0 * moved * e, launches=1.0 + 2.0 * touched)
             self._pass(unit, "input", 8.0 * moved * e, launches=1.0 + 4.0 * touched)
+        self._biases_by_row(unit, part, routed)
         # permutation r1 w1, its return with weights r1 w1; router's softmax and top-k are small
         both: tuple[BlockPhase, ...] = ("forward", "input")
         row_passes = (4.0 + self._row_passes(routing)) / self.stack.permutation
@@ -578,6 +581,15 @@ class _BlockBuilder:
         whole = own * layout.ep * part.routed_width * e * (gathered & ~layout.whole) / np.where(layout.sequence_parallel, ranks, 1.0)
         self._send(unit, "forward", "all_gather", whole, layout.expert)
         self._send(unit, "forward", "reduce_scatter", whole, layout.expert)
+
+    def _biases_by_row(self, unit: str, part: Part, routed: Array) -> None:
+        """Biases of experts that are gathered for every row of tokens: r1 w1; backward r1, and the sum r1 w1 that each row adds to."""
+        ranks = self.layout.tensor_of("experts")
+        biases = sum(matrix.columns(ranks) for matrix in part.matrices if matrix.routed and matrix.bias)
+        if self.training and self.stack.expert_biases == "rows" and np.any(biases):
+            moved = routed * biases * self.element / self.stack.permutation
+            self._pass(unit, "forward", 2.0 * moved, launches=3.0)
+            self._pass(unit, "input", 3.0 * moved, launches=3.0)
 
     def _routing(self, routing: Routing) -> Routing:
         """How experts are routed as the plans and the stack place them."""

@@ -49,9 +49,12 @@ def states_size(job: Job, stack: SoftwareStack) -> float:
 
 
 def master_size(job: Job, stack: SoftwareStack) -> float:
-    """Size of what the optimizer keeps of a weight that it updates, beside the weight itself: none where that is in fp32. [B]"""
+    """Size of what the optimizer keeps of a weight that it updates, beside the weight itself. [B]
+
+    None where that is in fp32, or is updated as it is.
+    """
     weight = stack.weight_size(job.element)
-    if weight >= MASTER:
+    if weight >= MASTER or not stack.memory.master:
         return 0.0
     return MASTER - weight if stack.memory.remainders and job.operand >= job.element else MASTER
 

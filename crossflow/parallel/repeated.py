@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from crossflow.hardware.architecture.software import Module, SoftwareStack
 
 # norm: outputs of norms; latent: queries, keys and values made of latents; activation: what follows the activation of dense MLPs and
-# shared experts, routed: of routed experts; product: every second product; shared: shared experts; mlp, experts: whole parts.
-Repeat = Literal["norm", "latent", "activation", "routed", "product", "shared", "mlp", "experts"]
+# shared experts, routed: of routed experts; product: every second product; attention: fused attention; output: its last product; shared:
+# shared experts; mlp, experts: whole parts.
+Repeat = Literal["norm", "latent", "activation", "routed", "product", "attention", "output", "shared", "mlp", "experts"]
 # The modules of stacks and of plans that say so.
 SAID: Mapping[Repeat, tuple[Module | None, RepeatedModule | None]] = {
     "norm": ("norm", "layernorm"), "latent": ("latent", "mla_up_proj"),
     "activation": ("activation", None), "routed": ("activation", "moe_act"),
-    "product": ("product", None), "shared": (None, "shared_experts"),
+    "product": ("product", None), "attention": ("attention", None), "output": ("output", None), "shared": (None, "shared_experts"),
     "mlp": ("mlp", "mlp"), "experts": ("experts", "moe"),
 }  # fmt: skip
 WHOLE: tuple[Repeat, ...] = ("mlp", "experts")  # parts that may be computed again as a whole
@@ -58,6 +59,8 @@ def shares_again(part: Part, matrix: Matrix, layout: Layout, stack: SoftwareStac
         return repeats("latent", layout, stack)
     if matrix.name.startswith("shared_"):
         return repeats("shared", layout, stack) * alone
+    if part.attention is not None and matrix.name == "output" and np.any(last := repeats("output", layout, stack)):
+        return last
     if part.type not in ("attention", "mlp") or not np.any(every := repeats("product", layout, stack)):
         return np.zeros(1)
     return every * alone * _odd(part, matrix)

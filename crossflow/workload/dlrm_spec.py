@@ -152,6 +152,11 @@ class MlpSpec(FileModel):
             raise ValueError("expected a list of widths, or layers and width of square layers")
         return self
 
+    @property
+    def last(self) -> int:
+        """Outputs of its last layer. [1]"""
+        return self.widths[-1] if self.width is None else self.width
+
     def linears(self, inputs: int) -> tuple[Linear, ...]:
         """Its layers; square ones take their own width in, whatever comes before."""
         if self.layers is not None and self.width is not None:
@@ -280,6 +285,11 @@ class DlrmSpec(SourcedSpec, WorkloadSpec):
     def _possible(self) -> Self:
         if self.interaction.kind == "dot" and len({group.width for group in self.tables}) > 1:
             raise ValueError("interaction: a dot product needs tables of one width, got " + ", ".join(str(t.width) for t in self.tables))
+        if self.interaction.kind == "dot" and (last := self.bottom.last) != (width := self.tables[0].width):
+            raise ValueError(
+                f"interaction: a dot product multiplies vectors of one width, and the bottom MLP ends in {last:,} elements where tables "
+                f"have {width:,}; give both the same width, or use concatenation"
+            )
         if (cross := self.dlrm().cross) and cross.rank > cross.width:
             raise ValueError(f"interaction: rank = {cross.rank:,} is above the {cross.width:,} features that meet, so no product is saved")
         if self.sharding and self.uneven > 1:

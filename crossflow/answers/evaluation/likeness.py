@@ -281,7 +281,16 @@ def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
     of_device = (_maker(scenario), _latents(scenario)) if own else ()
-    return "; ".join(filter(None, (_otherwise(scenario, changed=changed), _domain(scenario, node), far, shared, *of_device)))
+    of_software = (_otherwise(scenario, changed=changed), _foreign(scenario))
+    return "; ".join(filter(None, (*of_software, _domain(scenario, node), far, shared, *of_device)))
+
+
+def _foreign(scenario: Scenario) -> str:
+    """What is to say of software that does not run on devices of this maker."""
+    stack, vendor = scenario.stack, getattr(scenario.system, "vendor", "")
+    if stack is None or not vendor or not stack.vendors or vendor in stack.vendors:
+        return ""
+    return f"{stack.name} does not run on devices of this maker, so no such run can have been measured"
 
 
 def _maker(scenario: Scenario) -> str:

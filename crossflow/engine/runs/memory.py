@@ -52,6 +52,7 @@ MOMENTS = ("backward", "finished", "update")
 COUNTED = ("1f1b", "gpipe")  # schedules that need not be walked to know what is kept
 BACKWARD, FINISHED, UPDATE = range(len(MOMENTS))
 WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, CACHE, BUFFERS, FRAMEWORK = range(len(KINDS))
+BRANCHES = ("up", "shared_up", "expert_up")  # products that make both branches of a gated MLP
 PASSING = [ACTIVATIONS, BUFFERS]  # kinds of which moments have more than what stays
 
 
@@ -163,6 +164,7 @@ class Holdings:
     trained : weights that train in the precision that products read, before sharding over data ranks.
     whole : its weights in the precision that products read, before sharding over data ranks.
     sharded : of it, what data ranks share out, so that it is gathered.
+    piece : of that, its largest matrix, all its experts together.
     reduced : of it, what other ranks hold whole too, so that its gradients are reduced.
     owned : the share of `whole` that a rank with a sharded optimizer updates.
     kept : activations that one microbatch leaves for the backward pass.
@@ -181,6 +183,7 @@ class Holdings:
     trained: Array
     whole: Array
     sharded: Array
+    piece: Array
     reduced: Array
     owned: Array
     kept: Array
@@ -297,12 +300,13 @@ def _holdings(job: Job, layout: Layout, stack: SoftwareStack, second: SecondMemo
             "host_weights": shared[0] * fetched * weight,
             "host_states": shared[0] * there * (states + MASTER + gradient),
             "whole": (dense + expert) * weight,
-            "sharded": sum(amount * (spread.zero >= 3) for amount, spread in shares) * weight,
+            "sharded": (sharded := sum(amount * (spread.zero >= 3) for amount, spread in shares) * weight),
+            "piece": (piece := np.minimum(sharded, _largest(part, layout, adapted=False, level=4) * weight)),
             "reduced": sum(amount * ((spread.data.size > 1) & (spread.zero < 3)) for amount, spread in trains) * updated,
             "owned": shared[0] * updated,
             "kept": kept[name],
-            "working": working[name],
-            "largest": _largest(part, layout, adapted=job.model.adapted) * updated,
+            "working": working[name] + _while_used(job, stack, sharded, piece, end=bool(ends_of([name])[0])),
+            "largest": _largest(part, layout, adapted=job.model.adapted, level=2) * updated,
         }
         for kind, values in found.items():
             rows.setdefault(kind, []).append(values)
@@ -318,10 +322,20 @@ def _beside(job: Job, part: Part, layout: Layout, weight: Array) -> Array | floa
     return sum(adapter_parameters(part, layout)) * (job.adapters.slots * job.element - weight)
 
 
-def _largest(part: Part, layout: Layout, *, adapted: bool) -> Array:
-    """Parameters of the largest matrix on one device, all its experts together, or of the table, if its gradient is there whole. [1]"""
+def _while_used(job: Job, stack: SoftwareStack, sharded: Array, piece: Array, *, end: bool) -> Array | float:
+    """What is gathered of a part's weights while it computes, where single matrices are: one, the next where it is fetched ahead, and a
+    gradient; of embedding and head all. [B]
+    """
+    if stack.sharing.unit != "matrix":
+        return 0.0
+    grads = job.training * stack.gradient_size(job.element) / stack.weight_size(job.element) * (not job.model.adapted)
+    return (1.0 + grads) * sharded if end else (1.0 + stack.overlap.gather + grads) * piece
+
+
+def _largest(part: Part, layout: Layout, *, adapted: bool, level: int) -> Array:
+    """Parameters of the largest matrix on one device, all its experts together, or of the table, below a `level` of ZeRO. [1]"""
     own = type_of(part)
-    kept = layout.spread(own).zero < 2
+    kept = layout.spread(own).zero < level
     sizes = [np.asarray(part.table / layout.tensor_of(own) * kept * (not adapted))]
     for matrix in part.matrices:
         if adapted and not np.any(matrix.adapters):
@@ -330,7 +344,9 @@ def _largest(part: Part, layout: Layout, *, adapted: bool) -> Array:
         held = matrix.parameters * matrix.share(layout.tensor_of(kind))
         if kind == "experts":
             held = held * (1.0 + layout.redundant / matrix.experts) / layout.ep
-        sizes.append(np.asarray(held * (layout.spread(kind).zero < 2)))
+        if part.gated and level > 3 and matrix.name in BRANCHES:  # its branches are matrices of their own
+            held = held / 2.0
+        sizes.append(np.asarray(held * (layout.spread(kind).zero < level)))
     return np.asarray(functools.reduce(np.maximum, sizes))
 
 
@@ -535,7 +551,7 @@ def ledger(job: Job, layout: Layout, machine: Machine, shape: Shape) -> Ledger:
 
 
 _OF_WEIGHTS = (
-    "weights", "gradients", "optimizer", "still", "trained", "whole", "sharded", "reduced", "owned", "host_weights", "host_states",
+    "weights", "gradients", "optimizer", "still", "trained", "whole", "sharded", "piece", "reduced", "owned", "host_weights", "host_states",
     "far_weights", "far_states", "staged",
 )  # fmt: skip
 
@@ -555,15 +571,21 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     """Buffers that stay through all of a step, of every stage. [B]
 
     Copies of gradients in buckets, weights of sharded layers that are gathered (two where the next is fetched ahead) with
-    the gradients of one, embedding and head among them all the time; low-precision copies of weights; tensors of a
-    microbatch that collectives of a tensor group gather into; work space of libraries.
+    the gradients of one, embedding and head among them all the time, if not single matrices are gathered; low-precision copies of
+    weights; tensors of a microbatch that collectives of a tensor group gather into; work space of libraries.
     """
     habits, layers = stack.memory, _layers(job)
     buckets = summed(trained, here.reduced) * habits.buckets
     there = layers @ by_point(present) > 0  # layers of which a stage has any
-    largest = np.where(there, layers @ here.sharded, 0.0).max(axis=1)
-    at_ends = _ends(job)
-    ends = summed(present[:, at_ends], here.sharded[at_ends])
+    single, at_ends = stack.sharing.unit == "matrix", _ends(job)
+
+    def at_once(part: Array | float) -> Array:
+        """What is gathered at once of a part of the weights, of the layer, or matrix, that has most of it."""
+        found = (layers[..., None] * part * here.piece).max(axis=1) if single else layers @ (part * here.sharded)
+        return np.asarray(np.where(there, found, 0.0).max(axis=1))
+
+    stays = float(not single)  # else they come and go with what the part needs while it runs
+    largest, ends = stays * at_once(1.0), stays * summed(present[:, at_ends], here.sharded[at_ends])
     weight = stack.weight_size(job.element)
     grads = job.training * stack.gradient_size(job.element) / weight
     gathered = ((2.0 if stack.overlap.gather else 1.0) + grads * (not job.model.adapted)) * largest + ends
@@ -576,7 +598,7 @@ def _buffers(job: Job, layout: Layout, stack: SoftwareStack, here: Holdings, at:
     # Narrow copies, as products read them forward and, transposed, backward.
     if job.training and job.operand < job.element and not job.base:
         narrow = _narrow(job)
-        gathers = np.where(there, layers @ (narrow * here.sharded), 0.0).max(axis=1)
+        gathers = at_once(narrow)
         kept, one = summed(present, narrow * whole), np.where(there, layers @ (narrow * whole), 0.0).max(axis=1)
         transposed = kept if habits.transposed_weights or job.dtype != "fp8" else one
         low = low + job.operand / weight * (2.0 * gathers + kept + transposed)

@@ -82,8 +82,7 @@ READERS = {"workers": 64, "strategy": "tp8"}  # more than enough workers that re
 IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b", "glm-5")
 IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bits have a scale for 32 of them, says their config.json
 UNFIT = "the service does not fit as predicted"
-NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what systems of one device are called, but for those of AWS, named after instances
-INSTANCES: Mapping[str, str] = {"trainium": "trn1-node", "trainium2": "trn2-node"}
+NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what a node or a rack of one device is called, if it is not the only one
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
@@ -495,11 +494,11 @@ def system_of(device: str) -> str | None:
     name = template_of(device)
     if name is None:
         return None
-    if name in INSTANCES:
-        return INSTANCES[name]
     systems = files.catalogue("templates", "systems")
     nodes = (node.format(word) for node in NODES for word in sorted(device_words(name)))
-    return next((node for node in nodes if node in systems and files.read_yaml(systems[node]).data["device"] == name), name)
+    theirs = [system for system, path in systems.items() if files.read_yaml(path).data.get("device") == name]
+    alone = theirs if len(theirs) == 1 and theirs[0].endswith("-node") else []
+    return next((node for node in nodes if node in theirs), next(iter(alone), name))
 
 
 def _scores(cases: Sequence[Case | str], skipped: Counter[str]) -> list[dict[str, float] | None]:

@@ -310,6 +310,11 @@ class Execution(FileModel):
         " slowest of all its devices. What those of a node of eight lose so is part of what software loses",
     )
     earlier_instructions: Share = Field(default=ONE, description="share of the matrix rate that instructions of earlier generations reach")
+    scan_utilisation: Share | None = Field(
+        default=None,
+        description="share of the sustained matrix rate that the kernels of a scan of Mamba-2 reach (state-space duality, mamba_ssm), "
+        "whose products are small and wait for decays of all pairs of tokens; that of fused attention where absent, as for other scans",
+    )
     graph_launch: Time | None = Field(
         default=None,
         description="the same between kernels of a captured graph, for software that launches its kernels so; `kernel_launch` where absent",

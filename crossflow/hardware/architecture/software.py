@@ -28,7 +28,7 @@ from crossflow.hardware.architecture.execution import (
 )
 from crossflow.hardware.technology.components import TypeName
 
-Module = Literal["norm", "activation", "latent", "product", "mlp", "experts"]
+Module = Literal["norm", "activation", "latent", "product", "attention", "output", "mlp", "experts"]
 RowPass = Literal["sorted", "padded"]
 Captured = Literal["attention", "mlp", "experts", "ssm"]
 QueueOrder = Literal["arrival", "priority", "prefix", "output"]
@@ -155,9 +155,11 @@ class PeerAllReduce(FileModel):
 class WeightSharing(FileModel):
     """How ranks that hold the same weights send them and their gradients."""
 
-    unit: Literal["part", "layer"] = Field(
+    unit: Literal["matrix", "part", "layer"] = Field(
         default="part",
-        description="sharded weights that are gathered, and reduced, at once: those of attention or of an MLP, or of a layer",
+        description="sharded weights that are gathered, and reduced, at once: those of a layer, those of attention or of an MLP, or each "
+        "matrix by itself, embedding and head no longer than they are used, as a compiler of whole steps does (its messages are as those "
+        "of a part)",
     )
     copies: Flag = Field(
         default=False,
@@ -228,6 +230,11 @@ class MemoryHabits(FileModel):
     )
     buckets: Flag = Field(default=False, description="a copy of all gradients, as large as the weights, from which data ranks reduce them")
     moments: Literal["fp32", "bf16"] = Field(default="fp32", description="precision of the optimizer's states")
+    master: Flag = Field(
+        default=True,
+        description="weights that products read in 16 bits are kept in fp32 as well, which the optimizer updates; if not, it updates them "
+        "in 16 bits",
+    )
     remainders: Flag = Field(
         default=False,
         description="where products are in 16 bits, of the fp32 weights that the optimizer updates only the bits are kept that the weights "
@@ -237,6 +244,11 @@ class MemoryHabits(FileModel):
         default=False,
         description="inputs of activations between narrow products are kept in the type of these (Megatron-Core's "
         "activation_func_fp8_input_store)",
+    )
+    fused_activation: Flag = Field(
+        default=False,
+        description="what an activation of a dense MLP gives the next product, where it is computed again, and its gradient are made "
+        "inside the kernels of products and never lie in memory",
     )
     late_gradients: Flag = Field(
         default=False, description="gradients of a microbatch are summed when its backward pass has ended; until then all are there"
@@ -409,9 +421,14 @@ class SoftwareStack(NamedFileModel):
         description="passes over rows of tokens on their way to experts and back, beside the permutation and its return: sorted (by "
         "expert, after an exchange of copies), padded (to the alignment of narrow products, and back)",
     )
+    expert_biases: Literal["products", "rows"] = Field(
+        default="products",
+        description="how biases of experts are added in training. products: by the kernels of their products, or as `expert_products` "
+        "says; rows: a row of them is gathered for every row of tokens, whose gradients are added up row by row",
+    )
     permutation: PositiveShare = Field(
         default=np.array([1.0]),
-        description="share of the rate of main memory that kernels reach that move such rows one by one",
+        description="share of the rate of main memory that kernels reach that move such rows, or those of biases, one by one",
     )
     graphs: tuple[Captured, ...] = Field(
         default=(),
@@ -426,8 +443,9 @@ class SoftwareStack(NamedFileModel):
         default=(),
         description="modules whose outputs this software never keeps but always computes again, beside those that a strategy lists in "
         "`recompute_modules`: norm, activation (between the products of MLPs and experts), latent (queries, keys and values that are "
-        "made of latents), product (every second product of attention and dense MLPs, as torchtitan's selective checkpoints), mlp, experts "
-        "(whole layers of them, with their exchange)",
+        "made of latents), product (every second product of attention and dense MLPs, as torchtitan's selective checkpoints), attention "
+        "(fused attention, whose output is not kept), output (attention's last product, so that the input of what follows is not kept), "
+        "mlp, experts (whole layers of them, with their exchange)",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")
@@ -445,6 +463,11 @@ class SoftwareStack(NamedFileModel):
         if self.overlap.context and self.attention.kernel == "unfused":
             raise ValueError(
                 "overlap.context: unfused attention waits for all keys and values; use attention.kernel: flash, or context: false"
+            )
+        if "attention" in self.recomputed and self.attention.kernel == "unfused":
+            raise ValueError(
+                "recomputed: attention is fused attention; of unfused attention a strategy says recompute: selective, or use "
+                "attention.kernel: flash"
             )
         return self
 
