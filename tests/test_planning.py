@@ -48,6 +48,17 @@ def data(request):
     return KINDS[request.param]
 
 
+@pytest.mark.parametrize("data", [TRAINING, SERVING, LSTM, LARGE], ids=["training", "serving", "lstm", "large"])
+def test_auto_is_the_plan_without_the_figures_of_any(data, monkeypatch):
+    anything = crossflow.from_dict({**data, "strategy": "any"})
+    plans = planner.plan(anything, top=1)
+    for unused in ("_rows", "_refusals", "_remedies"):
+        monkeypatch.setattr(planner, unused, lambda *_: pytest.fail("auto has no use for this"))
+    made = crossflow.from_dict({**data, "strategy": "auto"})
+    assert made.strategy_text == (plans.chosen or plans.plans[0]).strategy
+    assert (made.auto.legal, made.auto.tried, made.auto.fitting) == (plans.legal, plans.tried, plans.fitting)
+
+
 @pytest.fixture(scope="module")
 def plans(data):
     return crossflow.plan(data)

@@ -16,7 +16,7 @@ from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.meaning import multiplied_by_all
 from crossflow.answers.planning.keywords import named_so, paths, plain_names, with_other_names
 from crossflow.answers.planning.opening import Overrides, as_settings, load, unplanned
-from crossflow.answers.planning.planner import plan
+from crossflow.answers.planning.planner import best_strategy
 from crossflow.answers.planning.question import COMMAND, Question
 from crossflow.answers.prediction import Prediction, predict
 from crossflow.answers.score import larger_is_better
@@ -502,10 +502,9 @@ class _Asked:
         try:
             document, assumed = question.scenario(self.settings)
             scenario, _ = unplanned(document, self.settings)
-            plans = plan(scenario, top=1, objective=_objective(scenario.workload))
+            text, _ = best_strategy(scenario, _objective(scenario.workload))
         except CrossflowError as error:
             return replace(row, devices=devices, reason=error.said), assumed, error
-        text = plans[0].strategy if plans.chosen is None else plans.chosen.strategy
         found = predict(load(document, (*self.settings, f"strategy={text}")))
         return replace(row, devices=devices, prediction=found, reason=found.reason), assumed, None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crossflow.answers.planning.planner import plan
+from crossflow.answers.planning.planner import best_strategy
 from crossflow.answers.points import STRATEGY, Points, groups, variant, written
 from crossflow.answers.scenario import Scenario, steady
 from crossflow.base.arrays import python
@@ -34,7 +34,6 @@ def _best(scenario: Scenario, settings: Mapping[str, Any]) -> str:
     """The planner's strategy at a point, chosen as where a scenario is loaded by itself; the nearest to fitting where none fits."""
     try:
         values = {path: written(scenario, path, python(value)) for path, value in settings.items()}
-        found = plan(steady(variant(scenario, {**values, STRATEGY: ANY})), top=1, engines=False)
+        return best_strategy(steady(variant(scenario, {**values, STRATEGY: ANY})))[0]
     except CrossflowError:  # which is told where the point is evaluated
         return ANY
-    return (found.plans[0] if found.chosen is None else found.chosen).strategy

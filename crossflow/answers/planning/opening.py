@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from crossflow.answers import scenario
-from crossflow.answers.scenario import AutoStrategy, Scenario, overridden, resolved, scenario_document, spelled_out, steady
+from crossflow.answers.scenario import Scenario, overridden, resolved, scenario_document, spelled_out, steady
 from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.arrays import plain
@@ -192,15 +192,13 @@ def _with(document: Document, strategy: str) -> Document:
 
 def _chosen(document: Document, base: Path | None, name: str, like: Scenario | None) -> Scenario:
     """The scenario with the fastest of the strategies that fit, with memory to spare where any has; the nearest where none fits."""
-    from crossflow.answers.planning.planner import plan  # which scenarios that say their strategy do not wait for
+    from crossflow.answers.planning.planner import best_strategy  # which scenarios that say their strategy do not wait for
 
     anything = resolved(_with(document, ANY), base, name, like)
     if not anything.workload.divisible:
         raise document.error(("strategy",), GIVEN)
     try:
-        found = plan(steady(anything), top=1, engines=False)
+        best, how = best_strategy(steady(anything))
     except StrategyError as error:
         raise document.error(("strategy",), str(error).removeprefix("strategy: ")) from None
-    best = found.plans[0] if found.chosen is None else found.chosen
-    made = resolved(_with(document, best.strategy), base, name, anything)
-    return replace(made, auto=AutoStrategy(legal=found.legal, tried=found.tried, fitting=found.fitting))
+    return replace(resolved(_with(document, best), base, name, anything), auto=how)

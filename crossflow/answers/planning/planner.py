@@ -13,12 +13,12 @@ from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
-from crossflow.answers.scenario import Scenario, check_steady, divides
+from crossflow.answers.scenario import AutoStrategy, Scenario, check_steady, divides
 from crossflow.answers.score import CRAMPED, MARGIN, OVERFULLS, Score, larger_is_better, scatter, taken
 from crossflow.answers.sections import of_other_makers
 from crossflow.answers.steps.machines import machine
 from crossflow.answers.steps.members import LegalStrategies
-from crossflow.base.arrays import Array, Index, different
+from crossflow.base.arrays import Array, Index, Mask, different
 from crossflow.base.errors import CrossflowError, StrategyError
 from crossflow.base.units import show
 from crossflow.hardware.architecture.connected import unconnected
@@ -108,13 +108,39 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
     return _steps(scenario, top, objective or usual_objective(scenario), margin)
 
 
-def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans:
-    """The best strategies of a step, or of a service in steady state."""
+@dataclass(frozen=True, kw_only=True)
+class Surveyed:
+    """All legal strategies tried, and the one to take."""
+
+    survey: Survey
+    legal: int
+    made: int  # of the legal ones those that the scenario can have
+    unmade: tuple[RefusedPlans, ...]
+    tight: Mask  # whether those that fit leave less than the margin, in their order
+    chosen: int | None  # place of the one to take; None where none fits
+
+
+def best_strategy(scenario: Scenario, objective: str | None = None) -> tuple[str, AutoStrategy]:
+    """The strategy that `plan` takes, the nearest to fitting where none fits, without the figures of any; and how it was found."""
+    if scenario.post_training is not None:
+        plans = plan(scenario, top=1, objective=objective, engines=False)
+        best = plans.plans[0] if plans.chosen is None else plans.chosen
+        return best.strategy, AutoStrategy(legal=plans.legal, tried=plans.tried, fitting=plans.fitting)
+    check_steady(scenario)
+    found = surveyed(scenario, objective or usual_objective(scenario))
+    place = int(found.survey.nearest[0]) if found.chosen is None else found.chosen
+    how = AutoStrategy(legal=found.legal, tried=len(found.survey.strategies), fitting=len(found.tight))
+    return texts_of(scenario, [found.survey.strategies[place]])[0], how
+
+
+def surveyed(scenario: Scenario, objective: str, margin: float = MARGIN) -> Surveyed:
+    """All legal strategies of a step, or of a service in steady state, with the best one; errors as `plan`."""
     legal = legal_of(scenario)
     made, unmade = _makeable(scenario, legal)
     if not made:
         raise StrategyError(f"strategy: none of {len(legal)} can be made: {unmade[0].reason}")
-    check_objective(scenario, evaluate(scenario, {"strategy": texts_of(scenario, made[:1])}).columns(), objective)
+    if objective != usual_objective(scenario):  # which every score has
+        check_objective(scenario, evaluate(scenario, {"strategy": texts_of(scenario, made[:1])}).columns(), objective)
     divided = survey(scenario, sampled(scenario, made, objective), objective)
     found = _with_placements(scenario, divided, objective)
     order, placed = found.order, len(found.strategies) - len(divided.strategies)
@@ -122,10 +148,18 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
         raise CrossflowError(f"{objective} has no value for any strategy of this scenario; order plans by another column")
     tight = found.score.tight(margin)[order]
     chosen = int(order[taken(found.cost[order], tight)]) if len(order) else None
+    return Surveyed(survey=found, legal=len(legal) + placed, made=len(made) + placed, unmade=unmade, tight=tight, chosen=chosen)
+
+
+def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans:
+    """The best strategies of a step, or of a service in steady state."""
+    tried = surveyed(scenario, objective, margin)
+    found, chosen = tried.survey, tried.chosen
+    order = found.order
     shown = _shown(found, top, chosen)
     texts = texts_of(scenario, [found.strategies[i] for i in shown])
     rows = _rows(scenario, texts, found, objective, margin)
-    refusals = tuple(sorted([*_refusals(scenario, found), *unmade], key=lambda refusal: -refusal.count))
+    refusals = tuple(sorted([*_refusals(scenario, found), *tried.unmade], key=lambda refusal: -refusal.count))
     return Plans(
         scenario=scenario,
         objective=objective,
@@ -133,15 +167,15 @@ def _steps(scenario: Scenario, top: int, objective: str, margin: float) -> Plans
         plans=rows,
         chosen=None if chosen is None else rows[shown.index(chosen)],
         own=_own(scenario, found, objective, margin),
-        legal=len(legal) + placed,
+        legal=tried.legal,
         tried=len(found.strategies),
         fitting=len(order),
-        tight=int(tight.sum()),
+        tight=int(tried.tight.sum()),
         refusals=refusals,
         remedies=() if len(order) else _remedies(scenario, texts[0]),
         notes=(
-            *_notes(scenario, len(made) + placed, len(found.strategies), refusals),
-            *((CRAMPED_TAKEN,) if chosen is not None and found.score.tight(margin)[chosen] and not tight.all() else ()),
+            *_notes(scenario, tried.made, len(found.strategies), refusals),
+            *((CRAMPED_TAKEN,) if chosen is not None and found.score.tight(margin)[chosen] and not tried.tight.all() else ()),
         ),
     )
 
