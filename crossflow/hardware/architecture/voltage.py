@@ -113,7 +113,7 @@ class _Work:
 
     units: Array  # x in `_voltage` of the units at the full clock. [V]
     caches: Array  # that of the caches, were their clock not bounded. [V]
-    highest: Array  # voltage of the caches at their own clock. [V]
+    highest: Array  # voltage of the caches at their own clock, where the units may ask for more. [V]
     threshold: Array  # [V]
     least: Array  # voltage of the units at least. [V]
     least_cached: Array  # that of the caches. [V]
@@ -132,7 +132,7 @@ class _Work:
         return cls(
             needed * headroom_at(limit.voltage, limit.threshold),
             faster * headroom_at(limit.nominal, limit.threshold),
-            limit.nominal,
+            np.where(faster > 1.0, limit.nominal, np.inf),
             limit.threshold,
             np.minimum(limit.minimum, limit.voltage),
             np.minimum(limit.minimum, limit.nominal),
