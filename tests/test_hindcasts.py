@@ -269,7 +269,7 @@ def test_validate_prints_the_table_and_the_forecasts(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "1 of 7 gates are kept" in text
     assert "forecast rubin: product " in text
-    assert "!1.31" in text
+    assert "!1.30" in text
     assert "mean |log|" in text
 
 
