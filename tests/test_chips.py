@@ -10,6 +10,7 @@ from crossflow.answers.evaluation import evaluate
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.tables import generated_gemm_table, shipped
+from crossflow.hardware.architecture.divisions import shares
 from crossflow.hardware.architecture.model import Throttle
 from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.architecture.voltage import throttled
@@ -48,6 +49,26 @@ def test_a_chip_built_for_more_than_its_power_slows_down_to_it():
     assert 390 < free.power[0] < 450
     assert free.step_time[0] < limited.step_time[0]
     assert free.energy[0] > limited.energy[0]  # a higher voltage
+
+
+LIMITED = ("chip-v100", "chip-a100", "chip-h100", "chip-b200", "chip-mi210", "chip-mi300x", "reference-serving")
+
+
+@pytest.mark.parametrize("template", LIMITED)
+def test_units_that_could_run_faster_deliver_no_more_under_the_same_limit(template):
+    """Caches fell to a lower voltage at the same clock where the units' full one was higher: A100 delivered up to 11 % more."""
+    work = {"model": "gemm", "m": 8192, "n": 8192, "k": 8192, "dtype": "fp16"}
+    case = crossflow.from_dict({"system": {"template": template}, "workload": work, "strategy": "d1"})
+    budgets = case.system.budgets
+    factor, units = np.random.default_rng(7).uniform(1.0, 2.0, 12), budgets.power_shares.compute[0]
+    factor[0] = 1.0
+    more = 1.0 + units * (factor - 1.0)  # all other components may draw what they did
+    kept = {path: share[0] / more for path, share in shares(budgets).items() if path.startswith("power_shares.")}
+    points = {f"system.budgets.{path}": value for path, value in kept.items()}
+    points |= {"system.budgets.power_shares.compute": units * factor / more, "system.budgets.peak_power": budgets.peak_power[0] * more}
+    score = evaluate(case, points)
+    assert score.power == pytest.approx(np.full(12, budgets.power[0]), rel=5e-3)
+    assert score.step_time == pytest.approx(np.full(12, score.step_time[0]), rel=2e-3)
 
 
 def test_clock_and_voltage_fall_together_and_below_the_minimum_the_clock_alone():

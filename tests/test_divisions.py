@@ -1,5 +1,7 @@
 """Budgets divided by logic node and memory: the row of a design's own technology holds, and what a user gives holds over it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,8 @@ from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.system import resolve
 
+ROOT = Path(__file__).parents[1]
+MEMORIES = ("HBM2", "HBM2e", "HBM3", "HBM3e", "HBM4", "HBM4E")
 TABLE = """# found by a search
 logic,memory,area.compute,area.on_chip.l2,power_shares.compute
 N7,HBM3,0.30,0.12,0.27
@@ -95,22 +99,59 @@ def test_a_value_beside_the_shares_has_a_path_of_the_microarchitecture(scenario,
         scenario("N7")
 
 
-@pytest.mark.cases(7)
-@pytest.mark.parametrize("template", ["reference-training", "reference-serving", "reference-recommendation"])
-@pytest.mark.parametrize("memory", ["HBM2", "HBM3", "HBM4E"])
-def test_a_denser_node_never_makes_a_shipped_reference_slower(template, memory):
-    """As a user types it: with whatever division the template has for each node, nodes without a row among them."""
-    works = {
-        "reference-training": ({"model": "llama3-70b", "global_batch": 512}, "tp8-pp4-dp16-z1-sp", 512),
-        "reference-serving": ({"model": "llama3-70b", "task": "decode", "global_batch": 256, "sequence": 4096}, "tp8-dp8", 64),
-        "reference-recommendation": ({"model": "dlrm-a", "dtype": "bf16"}, "dense (fsdp, ddp), embedding mp", 128),
-    }
-    workload, strategy, devices = works[template]
-    data = {"system": {"template": template, "devices": devices, "technology": {"memory": memory}}, "workload": workload}
-    case = from_dict(data | ({"strategy": strategy} if strategy else {}))
+GENERATED = sorted(file.stem for file in (ROOT / "templates" / "generated").glob("*.yaml"))
+REFERENCES = ("reference-recommendation", "reference-serving", "reference-training")
+TASKS = {
+    "training": ({"model": "llama3-8b", "global_batch": 60}, "tp4-dp5-z1-sp", 20),
+    "prefill": ({"model": "llama3-8b", "task": "prefill", "global_batch": 20, "sequence": 4096}, "tp4-dp5", 20),
+    "decode": ({"model": "llama3-8b", "task": "decode", "global_batch": 40, "sequence": 4096}, "tp4-dp5", 20),
+}
+
+
+def over_nodes(template, workload, strategy, devices, memories=()):
+    """Step times at all nodes from the coarsest to the densest, shape (nodes, memories), and the names of the nodes."""
+    dtype = {"dtype": "fp16"} if template in ("p4", "chip-p4", "v100", "chip-v100") else {}
+    devices, strategy = (1, "d1") if template in ("p4", "pathfinder", "v100") else (devices, strategy)  # which have no network
+    system = {"template": template, "devices": devices} | ({} if template == "waferscale" or devices % 20 else {"devices_per_node": 20})
+    case = from_dict({"system": system, "workload": {**workload, **dtype}, "strategy": strategy})
     nodes = sorted(case.library.logic, key=lambda name: -float(case.library.logic[name].area[0]))
-    times = evaluate(case, {"system.technology.logic": nodes}).step_time
-    assert (times[1:] <= times[:-1] * 1.001).all(), dict(zip(nodes, times, strict=True))
+    points = {"system.technology.logic": [node for node in nodes for _ in memories or (None,)]}
+    points |= {"system.technology.memory": list(memories) * len(nodes)} if memories else {}
+    return nodes, evaluate(case, points).step_time.reshape(len(nodes), -1)
+
+
+def slower(nodes, times, most=1.001):
+    """Pairs of neighbouring nodes of which the denser one is slower; what cannot run at the coarser one may not be compared."""
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(np.isfinite(times[:-1]), times[1:] / times[:-1], 0.0)
+    return [(nodes[i], nodes[i + 1], int(j), float(ratio[i, j])) for i, j in np.argwhere(ratio > most)]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("template", GENERATED)
+def test_a_denser_node_never_makes_a_shipped_template_slower(template, task):
+    """As a user types it: with whatever division the template has for each node, nodes without a row among them."""
+    nodes, times = over_nodes(template, *TASKS[task], memories=MEMORIES if template in REFERENCES else ())
+    assert len(nodes) >= 8
+    assert np.isfinite(times).any()
+    assert slower(nodes, times) == []
+
+
+@pytest.mark.parametrize("template", REFERENCES)
+def test_a_denser_node_slows_no_random_work_of_a_shipped_reference(template):
+    """Of works that no division was chosen for: products, and requests of other models; each with every memory."""
+    rng = np.random.default_rng(3)
+    works = [({"model": "gemm", **{side: int(2 ** rng.uniform(6, 14)) for side in "mnk"}}, "d1", 1) for _ in range(6)]
+    works += [
+        (
+            {"model": "qwen3-8b", "task": task, "global_batch": int(2 ** rng.integers(0, 7)), "sequence": int(2 ** rng.integers(8, 14))},
+            "tp8",
+            8,
+        )
+        for task in ("prefill", "decode")
+    ]
+    found = [(work, *pair) for work, *rest in works for pair in slower(*over_nodes(template, work, *rest, memories=MEMORIES), most=1.006)]
+    assert found == []
 
 
 def test_a_share_that_the_scenario_gives_holds_over_every_row(scenario):

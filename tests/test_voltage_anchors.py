@@ -87,9 +87,10 @@ def test_a_budget_below_the_least_voltage_by_hand(leakage):
 # ------------------------------------------------------------------------------------------ clocks under a limit
 
 
-def limit(power, *, leakage=0.0, voltage=1.0, minimum=0.25, nominal=1.0):
+def limit(power, *, leakage=0.0, voltage=1.0, minimum=0.25, nominal=1.0, faster=1.0):
     """Without a threshold a clock and its voltage are in proportion."""
-    values = {"power": power, "leakage": leakage, "voltage": voltage, "threshold": 0.0, "minimum": minimum, "nominal": nominal}
+    names = ("power", "leakage", "voltage", "threshold", "minimum", "nominal", "faster")
+    values = dict(zip(names, (power, leakage, voltage, 0.0, minimum, nominal, faster), strict=True))
     return Throttle(**{name: of(value) for name, value in values.items()})
 
 
@@ -107,6 +108,23 @@ CLOCKS = [
 ]  # fmt: skip
 
 
+FASTER = [
+    # units at full clock over caches, time of the operations, power, clock: energies of 1 J of units and of caches, but the last
+    ("caches keep their voltage at their own clock", 2.0, 1.0, 0.75 * (0.75**2 + 1.0), 0.75),
+    ("and lose it at a slower one", 2.0, 1.0, 0.4 * (0.4**2 + 0.8**2), 0.4),
+    ("which is that of the units at work", 2.0, 0.75, 0.5 * (0.375**2 + 0.75**2), 0.5),
+    ("never below that of the accesses", 2.0, 0.25, 0.8 * (0.25**2 + 0.8**2), 0.8),
+    ("slower units change nothing", 0.5, 1.0, 0.8 * (0.8**2 + 0.8**2), 0.8),
+]
+
+
+@pytest.mark.parametrize("case", FASTER, ids=[case[0] for case in FASTER])
+def test_caches_beside_units_of_another_clock_by_hand(case):
+    _, faster, compute, power, clock = case
+    found, _ = throttled(ONE, compute * ONE, ONE, ONE, 0.0 * ONE, limit(power, faster=faster))
+    assert found[0] == pytest.approx(clock, rel=1e-6)
+
+
 @pytest.mark.parametrize("case", CLOCKS, ids=[case[0] for case in CLOCKS])
 def test_clocks_under_a_limit_by_hand(case):
     """The clock draws the limit; energy beside leakage is that power, less the leakage that is static, over the longer time."""
@@ -117,10 +135,10 @@ def test_clocks_under_a_limit_by_hand(case):
     assert energy[0] == pytest.approx((power - leakage) / clock, rel=1e-6)
 
 
-def drawn(clock, compute, switched, cached, moved, power, leakage, voltage, threshold, minimum, nominal):
+def drawn(clock, compute, switched, cached, moved, power, leakage, voltage, threshold, minimum, nominal, faster):
     """Power of work of a second at a clock, straight from the law of the voltages."""
     units = np.clip(voltage_at(clock * compute, voltage, threshold), minimum, voltage) / voltage
-    caches = np.clip(voltage_at(clock, nominal, threshold), minimum, nominal) / nominal
+    caches = np.clip(voltage_at(clock * np.maximum(compute * faster, 1.0), nominal, threshold), minimum, nominal) / nominal
     lit = np.minimum(clock * compute / relative_frequency(minimum, voltage, threshold), 1.0)
     return clock * (switched * units**2 + cached * caches**2 + moved) + leakage * units * lit
 
@@ -134,8 +152,8 @@ def much_work():
     minimum = threshold + rng.uniform(0.05, 0.3, 20_000)
     power = rng.uniform(0.05, 1.0, 20_000) * (switched + cached + moved)
     voltage = np.maximum(minimum, rng.uniform(0.6, 1.1, 20_000))
-    names = ("power", "leakage", "voltage", "threshold", "minimum", "nominal")
-    limits = (power, leakage, voltage, threshold, np.minimum(minimum, voltage), nominal)
+    names = ("power", "leakage", "voltage", "threshold", "minimum", "nominal", "faster")
+    limits = (power, leakage, voltage, threshold, np.minimum(minimum, voltage), nominal, rng.uniform(0.5, 2.5, 20_000))
     return (compute, switched, cached, moved), dict(zip(names, limits, strict=True))
 
 
@@ -208,17 +226,21 @@ def test_pins_and_lanes_at_a_lower_voltage_take_its_square_a_byte():
 
 def test_what_a_chip_may_draw_beside_what_is_static():
     """Of 100 W, 30 W flow always, 10 W of them leak in the units at their voltage and fall with it."""
-    cores = SimpleNamespace(leakage_power=of(10), point=SimpleNamespace(voltage=of(0.7)))
-    compute = unit(minimum_voltage=0.6)
-    found = _throttle(compute, cores, SimpleNamespace(power=of(100), peak_power=of(200)), of(30), of(0))
-    assert {name: float(getattr(found, name)[0]) for name in vars(found)} == {
-        "power": 80.0, "leakage": 10.0, "voltage": 0.7, "threshold": 0.3, "minimum": 0.6, "nominal": 1.0,
+
+    def found(power=100, peak=200, stacked=0, voltage=0.7, clock=None):
+        cores = SimpleNamespace(leakage_power=of(10), point=SimpleNamespace(voltage=of(voltage)), frequency=of(3e9))
+        caches = {"registers": SimpleNamespace(frequency=None), "l1": SimpleNamespace(frequency=clock)}
+        parts = SimpleNamespace(compute=unit(minimum_voltage=0.6, nominal_frequency=1e9), on_chip=caches)
+        return _throttle(parts, cores, SimpleNamespace(power=of(power), peak_power=peak and of(peak)), of(30), of(stacked))
+
+    assert {name: float(getattr(found(), name)[0]) for name in vars(found())} == {
+        "power": 80.0, "leakage": 10.0, "voltage": 0.7, "threshold": 0.3, "minimum": 0.6, "nominal": 1.0, "faster": 3.0,
     }  # fmt: skip
-    low = SimpleNamespace(leakage_power=of(10), point=SimpleNamespace(voltage=of(0.5)))
-    assert _throttle(compute, low, SimpleNamespace(power=of(100), peak_power=of(200)), of(30), of(0)).minimum[0] == 0.5
-    assert _throttle(compute, cores, SimpleNamespace(power=of(10), peak_power=of(200)), of(30), of(0)).power[0] == 0.0
-    assert _throttle(compute, cores, SimpleNamespace(power=of(100), peak_power=None), of(30), of(0)) is None
-    assert _throttle(compute, cores, SimpleNamespace(power=of(100), peak_power=None), of(30), of(1)) is not None
+    assert found(clock=of(1.5e9)).faster[0] == 2.0
+    assert found(voltage=0.5).minimum[0] == 0.5
+    assert found(power=10).power[0] == 0.0
+    assert found(peak=None) is None
+    assert found(peak=None, stacked=1) is not None
 
 
 @pytest.mark.parametrize("voltage", [0.8, 1.0, 1.2])

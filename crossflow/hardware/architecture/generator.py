@@ -181,7 +181,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         static_power=static,
         temperature=lost.temperature,
         maximum_power=budgets.power,
-        throttle=_throttle(parts.compute, cores, budgets, static, _sum_of_stacks(caches), lost),
+        throttle=_throttle(parts, cores, budgets, static, _sum_of_stacks(caches), lost),
         execution=system.execution,
         dataflow=system.dataflow,
         types_area=_types_area(system, parts.typed, cores),
@@ -440,16 +440,20 @@ def build_cores(compute: Compute, given: Allotment, bundles: Array) -> Cores:
 
 
 def _throttle(
-    compute: Compute, cores: Cores, budgets: Budgets, static: Array, stacked: Array, lost: PowerLosses = NO_LOSSES
+    parts: Parts, cores: Cores, budgets: Budgets, static: Array, stacked: Array, lost: PowerLosses = NO_LOSSES
 ) -> Throttle | None:
     """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
+
+    The energies of caches hold at the clock of their slices, that of the first level that has one, or where none has, at the nominal
+    one of the units.
 
     None where components together draw no more than the device may: without `peak_power`, without losses, and without dies on the
     compute dies (`stacked`, their area [m2]), to which accesses take energy beside the shares.
     """
     if budgets.peak_power is None and not stacked.any() and not lost.any:
         return None
-    leaked, voltage = lost.leaked * cores.leakage_power, cores.point.voltage
+    compute, leaked, voltage = parts.compute, lost.leaked * cores.leakage_power, cores.point.voltage
+    clock = next((cache.frequency for cache in parts.on_chip.values() if cache.frequency is not None), compute.nominal_frequency)
     return Throttle(
         power=np.maximum(budgets.power - static + leaked, 0.0),
         leakage=leaked,
@@ -457,6 +461,7 @@ def _throttle(
         threshold=compute.threshold_voltage,
         minimum=np.minimum(compute.minimum_voltage, voltage),
         nominal=compute.nominal_voltage,
+        faster=divide(cores.frequency, clock),
     )
 
 

@@ -87,7 +87,8 @@ class Throttle:
     voltage: Array  # operating point that its rates hold at. [V]
     threshold: Array  # [V]
     minimum: Array  # voltage below which units are left dark instead. [V]
-    nominal: Array  # voltage of the caches at the full clock. [V]
+    nominal: Array  # voltage of the caches at their own clock. [V]
+    faster: Array = field(default_factory=lambda: np.ones(1))  # full clock of the units over that of the caches. [1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,10 @@ def throttled(
 
     Units that wait for another resource first run as slowly as that allows, which costs no time. Where that is not enough
     the clock of the chip falls, and with it the voltages of units and caches, down to the minimum voltage; below it units are
-    left dark. Main memory keeps its voltage. The leakage of the units falls with their voltage; that at full voltage is
-    counted with the static power, so it is taken off here.
+    left dark. Caches have the voltage that the clock of the units asks of them, and at most that of their own clock: a chip whose
+    units could run faster has no slower and no more frugal caches at the clock that its power allows. Main memory keeps its
+    voltage. The leakage of the units falls with their voltage; that at full voltage is counted with the static power, so it is
+    taken off here.
 
     Parameters
     ----------
@@ -110,7 +112,8 @@ class _Work:
     """
 
     units: Array  # x in `_voltage` of the units at the full clock. [V]
-    caches: Array  # that of the caches. [V]
+    caches: Array  # that of the caches, were their clock not bounded. [V]
+    highest: Array  # voltage of the caches at their own clock, where the units may ask for more. [V]
     threshold: Array  # [V]
     least: Array  # voltage of the units at least. [V]
     least_cached: Array  # that of the caches. [V]
@@ -125,9 +128,11 @@ class _Work:
     def of(cls, time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle) -> _Work:
         """Work as `throttled` has it."""
         needed, often = divide(compute, time), divide(np.ones(1), time)
+        faster = np.maximum(needed * limit.faster, 1.0) if np.any(limit.faster > 1.0) else np.ones(1)
         return cls(
             needed * headroom_at(limit.voltage, limit.threshold),
-            headroom_at(limit.nominal, limit.threshold),
+            faster * headroom_at(limit.nominal, limit.threshold),
+            np.where(faster > 1.0, limit.nominal, np.inf),
             limit.threshold,
             np.minimum(limit.minimum, limit.voltage),
             np.minimum(limit.minimum, limit.nominal),
@@ -142,14 +147,14 @@ class _Work:
     def drawn(self, clock: Array) -> Array:
         """Power at a clock of the chip, without the static power beside the leakage of the units. [W]"""
         units = np.maximum(_voltage(clock * self.units, self.threshold)[0], self.least)
-        caches = np.maximum(_voltage(clock * self.caches, self.threshold)[0], self.least_cached)
+        caches = np.clip(_voltage(clock * self.caches, self.threshold)[0], self.least_cached, self.highest)
         energy = self.switched * units * units + self.cached * caches * caches + self.moved
         return np.asarray(clock * energy + self.leakage * np.minimum(clock * self.lit, 1.0) * units)
 
     def rising(self, clock: Array) -> tuple[Array, Array]:
         """The same, and c dP/dc. [W]"""
         units, faster = _rising(clock * self.units, self.threshold, self.least)
-        caches, warmer = _rising(clock * self.caches, self.threshold, self.least_cached)
+        caches, warmer = _rising(clock * self.caches, self.threshold, self.least_cached, self.highest)
         lit = clock * self.lit
         leakage = self.leakage * np.minimum(lit, 1.0)
         switched, cached = self.switched * units, self.cached * caches
@@ -164,11 +169,11 @@ def _voltage(x: Array, threshold: Array) -> tuple[Array, Array]:
     return x + root + threshold, root
 
 
-def _rising(x: Array, threshold: Array, least: Array) -> tuple[Array, Array]:
-    """The voltage, no lower than the least one, and x du/dx. [V]"""
+def _rising(x: Array, threshold: Array, least: Array, most: Array | float = np.inf) -> tuple[Array, Array]:
+    """The voltage, between the least and the largest one, and x du/dx. [V]"""
     voltage, root = _voltage(x, threshold)
     slope = x * voltage / (root + TINY)  # nothing where nothing is asked for
-    return np.maximum(voltage, least), slope * (voltage > least)
+    return np.clip(voltage, least, most), slope * ((voltage > least) & (voltage < most))
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # a step from a clock at which nothing is drawn is no number
