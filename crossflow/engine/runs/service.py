@@ -604,8 +604,12 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         time = read.time + (read.full - read.time) * busy + reads * worker.lost
         sent = np.maximum(read.sent + reads * worker.late, replica.time)
         # Ranks of a worker make every step together: a prompt waits for the end of the one that others began.
-        begun = 0.5 * time * (1.0 - (1.0 - busy * _besides(service.requests)) ** (service.prefill.layout.dp - 1.0))
-        reading, server = begun + time + sent, time / ranks
+        others = service.prefill.layout.dp - 1.0
+        begun = np.where(others > 0, 1.0 - (1.0 - busy * _besides(service.requests)) ** others, 0.0)
+        begun = 0.5 * np.where(begun > 0, time, 0.0) * begun
+        # The engine that writes sends the first token, with the step that begins when the one ends that runs.
+        joins = np.where(np.isfinite(sent), found * (_rest(service, layout, steps, rate) + ahead), 0.0)
+        reading, server = begun + time + sent + joins, time / ranks
         peers, readers, together = service.requests, ranks, ranks
     busy = np.minimum(of_all * server, 1.0)
     seen = busy * _besides(peers)

@@ -333,8 +333,8 @@ class _TraceRun:
         heapq.heappush(self.later, (now + self.readers.fixed, index, self.tickets[index]))
 
     def _receive(self, ticket: Ticket, now: float) -> None:
-        """Keys and values arrive, and with them the first token, which the engine sends once it has a place; they are lost where it has failed
-        by now.
+        """Keys and values arrive, and with them the first token, which the engine sends once there is a place; all is lost where it has
+        failed by now.
         """
         side, i = self.sides[1], self.where[ticket.index]
         side.loads.change(i, -1)

@@ -2,8 +2,8 @@
 
 All users ask at once at first, and each again when it has its answer. Requests go to the workers in turn. A worker reads in a step what
 waits there, as many prompts as its ranks have room for; a prompt that comes meanwhile waits for the end of the step. Its keys and values
-then travel to an engine that writes. That has slots: a request waits until one is free, and has its first token with the first step that
-writes for it (TensorRT-LLM, docs/source/features/disagg-serving.md: the engine that writes sends what is streamed; SGLang,
+then travel to an engine that writes. That has slots: a request waits until one is free, and has its first token at the end of the step
+that runs (TensorRT-LLM, docs/source/features/disagg-serving.md: the engine that writes sends what is streamed; SGLang,
 disaggregation/decode.py: queues of requests that wait for room, for their keys and values, and for a place in the batch).
 So Little's law holds of writers that are full: users = requests a second x (first token + rest of the answer), and the first token takes
 what the users have left of that.
@@ -27,8 +27,8 @@ ROUNDS = 10  # requests of a user that are followed at most
 class ApartRun:
     """A run: users, tokens of an answer and how far lengths spread about their mean, requests of a user; the engines of both sides.
 
-    alone, full : what a prompt takes of a rank that reads it, where the other ranks of its worker read nothing, and of each prompt where all
-        of them read as many as they have room for. [s]
+    alone, full : what a prompt takes of a rank that reads it, where the other ranks of its worker read nothing, and of each prompt where
+        all of them read as many as they have room for. [s]
     slots : requests that all writers together write for at most. [1]
     """
 
@@ -127,8 +127,9 @@ class _ApartLoop:
             user = self.ready.popleft()
             self.writing += 1
             turn = self.turn[user]
-            self.first[turn].append(now + run.writing - self.asked[user])
-            self._later(now + run.writing * float(self.lengths[user, turn]), "ends", (user,))
+            begins = now + 0.5 * run.writing * (self.writing > 1)  # in the mean, while others are written
+            self.first[turn].append(begins - self.asked[user])
+            self._later(begins + run.writing * float(self.lengths[user, turn] - 1.0), "ends", (user,))
 
     def ends(self, now: float, users: tuple[int, ...]) -> None:
         """An answer is whole."""
@@ -144,16 +145,17 @@ def first_tokens_apart(run: ApartRun) -> float:
     """Mean time to the first token of all requests of a run. [s]
 
     >>> round(first_tokens_apart(ApartRun(users=1, output=101, requests=10, writing=0.01, alone=0.2, full=0.1, sent=0.05)), 6)
-    0.26
+    0.25
 
     Three users of two slots, whose answers take a second each: a request every half second, so that each has 1.5 s, of which answers take
-    1 s less their first step.
+    1 s.
 
-    >>> round(first_tokens_apart(ApartRun(users=3, output=100, requests=np.inf, writing=0.01, alone=0.0, full=0.0, slots=2)), 2)
-    0.51
+    >>> round(first_tokens_apart(ApartRun(users=3, output=101, requests=np.inf, writing=0.01, alone=0.0, full=0.0, slots=2)), 1)
+    0.5
     """
     rounds = int(min(run.requests, ROUNDS))
-    drawn = np.random.default_rng(SEED).random((run.users, rounds)) - 0.5
+    rng = np.random.default_rng(SEED)
+    drawn = rng.random((run.users, rounds)) - 0.5
     lengths = np.maximum(np.round(run.output * (1.0 + run.spread * drawn)), 2.0)
     found = _ApartLoop(run, lengths).follow()
     settled = found if np.isfinite(run.requests) else found[rounds // 2 :]

@@ -140,22 +140,21 @@ def _launched_steps(cases: Sequence[Case | str], scores: Sequence[dict[str, floa
     return found
 
 
-def _readings(rows: Sequence[TableRow], cases: Sequence[Case], scores: Sequence[dict[str, float] | None]) -> list[ReadersTimes]:
+def _readings(rows: Sequence[TableRow], cases: Sequence[Case | str], scores: Sequence[dict[str, float] | None]) -> list[ReadersTimes]:
     """What workers for prompts take for one, of rows that have such workers: of one user, and of as many as keep all ranks full."""
-    mine = [i for i, (row, score) in enumerate(zip(rows, scores, strict=True)) if row["mode"] == "disagg" and score is not None]
+    told = enumerate(zip(rows, cases, scores, strict=True))
+    mine = [(i, case) for i, (row, case, score) in told if row["mode"] == "disagg" and score is not None and not isinstance(case, str)]
     found = [ReadersTimes()] * len(cases)
-    alone = _scores([(cases[i][0], {**cases[i][1], "workload.global_batch": 1}) for i in mine], Counter())
-    plenty = [{**cases[i][1], "workload.global_batch": ENDLESS, "workload.output": 2} for i in mine]
-    full = _scores([(cases[i][0], own) for i, own in zip(mine, plenty, strict=True)], Counter())
-    for i, one, many in zip(mine, alone, full, strict=True):
+    alone = _scores([(shared, {**own, "workload.global_batch": 1}) for _, (shared, own) in mine], Counter())
+    full = _scores([(shared, {**own, "workload.global_batch": ENDLESS, "workload.output": 2}) for _, (shared, own) in mine], Counter())
+    for (i, case), one, many in zip(mine, alone, full, strict=True):
         if one is not None and many is not None:
-            own = cases[i][1]
-            workers, plan = own[f"{PREFILL}.workers"], own[f"{PREFILL}.strategy"]
-            ranks = _replicas(("", {"strategy": plan}))
+            workers, strategy = case[1][f"{PREFILL}.workers"], case[1][f"{PREFILL}.strategy"]
+            ranks = _replicas(("", {"strategy": strategy}))
             time = one["prompt_time_s"] * workers * ranks
             found[i] = ReadersTimes(
                 workers=workers, ranks=ranks, alone=time, full=many["prompt_time_s"] * workers * ranks, sent=one["ttft_s"] - time,
-                slots=_slots(cases[i]), room=_room(rows[i], cases[i]),
+                slots=_slots(case), room=_room(rows[i], case),
             )  # fmt: skip
     return found
 
@@ -463,7 +462,7 @@ def _case(row: TableRow, folder: Path) -> Case | str:
         shared |= {"workload": {**shared["workload"], "serving": {"likeliest": True}}}
     changed = dict(software_of(row, of_experts))
     if recipe is not None:
-        chunk = recipe.room * own["workload.prompt"]
+        chunk = recipe.room * mean_length(row, "isl")
         changed["engine"] = {**changed.get("engine", {}), "requests": recipe.slots, "chunk": chunk}
     if not isinstance(shared, str) and changed:
         shared |= {"software": {"like": shared["software"], **changed}}

@@ -39,8 +39,8 @@ class Recipe:
 
 
 def recipe_of(row: TableRow, guesses: bool | None) -> Recipe | None:
-    """The recipe of a row's run, of which it may be known whether it guessed tokens; None where none is known, or several fit and a row does
-    not tell which it was.
+    """The recipe of a row's run, of which it may be known whether it guessed tokens; None where none is known, or several fit and a row
+    does not tell which it was.
     """
     found = {astuple(recipe): recipe for recipe, guessed in _fitting(row) if None in (guesses, guessed) or guesses == guessed}
     return next(iter(found.values())) if len(found) == 1 else None

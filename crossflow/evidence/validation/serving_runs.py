@@ -224,8 +224,12 @@ class ReadersTimes:
 
 
 def apart_times(score: Mapping[str, float], row: TableRow, users: float, readers: ReadersTimes) -> tuple[float, float]:
-    """The same where workers of their own read prompts (`loop_apart`); a token takes what it does in steady state. [s]"""
+    """The same where workers of their own read prompts (`loop_apart`); a token takes what it does in steady state, and so does all where
+    nothing is known of a source. [s]
+    """
     found = run_facts(row)
+    if not found:
+        return score["ttft_s"], score["tpot_s"]
     texts = mean_length(row, "isl") * parse(found.get("front_token", "0 s"), "s")
     run = ApartRun(
         users=max(round(users), 1), output=mean_length(row, "osl"), spread=2.0 / float(found.get("lengths", 1.0)) - 2.0,
