@@ -256,11 +256,16 @@ class _PromptsRead:
     sent: Array  # in which its keys and values travel to a replica, as long as nothing else does. [s]
     ends: tuple[HandoverEnd, HandoverEnd]  # of the worker, and of the replica
 
+    @property
+    def more(self) -> Array:
+        """What a prompt takes more of a rank where all are full; nothing where neither ever ends. [s]"""
+        return np.where(self.full == self.time, 0.0, self.full - self.time)
+
     def busy(self, rate: Array) -> Array:
         """Share of its time that a rank reads to which so many prompts come in a second: each takes the longer the busier the others are,
         u = rate (time + (full - time) u). [1]
         """
-        idle = 1.0 - rate * (self.full - self.time)
+        idle = 1.0 - rate * self.more
         return np.where(idle > 0, np.minimum(divide(rate * self.time, np.where(idle > 0, idle, 1.0)), 1.0), 1.0)
 
 
@@ -601,7 +606,7 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         busy = read.busy(of_all / ranks)
         waits = erlang(ranks, ranks * busy)[1]
         reads = waits - (1.0 - waits) * 0.5 * np.expm1(-of_all / ranks * np.where(np.isfinite(read.sent), read.sent, 0.0))
-        time = read.time + (read.full - read.time) * busy + reads * worker.lost
+        time = read.time + read.more * busy + reads * worker.lost
         sent = np.maximum(read.sent + reads * worker.late, replica.time)
         # Ranks of a worker make every step together: a prompt waits for the end of the one that others began.
         others = service.prefill.layout.dp - 1.0
