@@ -449,7 +449,7 @@ def _case(row: TableRow, folder: Path) -> Case | str:
     if recipe is not None:
         engines, data = recipe.writers, recipe.writer_ranks
         tensor = recipe.writer_devices // data
-        words = f"-ep{recipe.writer_devices}" + ("" if data > 1 else "-etp1") if expert > 1 else ""
+        words = f"-ep{data}" if data > 1 else f"-ep{tensor}-etp1" if expert > 1 else ""
     degrees = (("tp", tensor), ("dp", data * engines), ("pp", stages))
     kept = row.get("moe_precision") or row.get("gemm_precision") or row.get("precision") or ""
     own = {
