@@ -3,8 +3,7 @@
 All users ask at once at first, and each again when it has its answer. Requests go to the workers in turn. A worker reads in a step what
 waits there, as many prompts as its ranks have room for; a prompt that comes meanwhile waits for the end of the step. Its keys and values
 then travel to an engine that writes. That has slots: a request waits until one is free, and has its first token at the end of the step
-that runs (TensorRT-LLM, docs/source/features/disagg-serving.md: the engine that writes sends what is streamed; SGLang,
-disaggregation/decode.py: queues of requests that wait for room, for their keys and values, and for a place in the batch).
+that runs: in Dynamo, TensorRT-LLM and SGLang the engine that writes streams the whole answer (from memory of their code).
 So Little's law holds of writers that are full: users = requests a second x (first token + rest of the answer), and the first token takes
 what the users have left of that.
 """
