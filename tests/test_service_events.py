@@ -779,6 +779,17 @@ def test_ranks_of_a_worker_read_in_the_same_steps():
     assert short < 0.6 * long
 
 
+def test_ranks_with_nothing_else_to_do_look_at_once_for_what_came():
+    """Steps are scheduled ahead; a prompt that comes to a rank while the other makes the last step begins when that ends."""
+    ranks = tuple(replica(table(), writes=False, ahead=True) for _ in range(2))
+    turns = itertools.count()
+    pool = EnginePool(replicas=ranks, route=lambda *_: next(turns) % 2, coupled=2)
+    trace = RequestTrace.of(np.array([0.0, 1e-3, 100.0]), np.full(3, 1000), np.full(3, 1))
+    found = through(trace, replica(table(), reads=False), readers=Readers(pool=pool, fixed=0.0, each=0.0))
+    assert found.begun[1] == pytest.approx(found.last[0])
+    assert found.begun[1] < 1.0
+
+
 def sending(steps, written, read=0.0):
     """The same steps, which keep the port between nodes busy for a time, and for another one for each token that they read. [s]"""
     return replace(steps, sends_writing=np.full(len(steps.requests), written), sends_reading=read * steps.tokens)
