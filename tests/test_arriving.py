@@ -118,7 +118,7 @@ def test_the_closed_form_and_the_replay_lose_alike(strategy, workers, rate, monk
     more = [found - apart(asked, monkeypatch) for found, asked in ((closed, data), (events, replayed(data)))]
     assert closed == pytest.approx(events, rel=0.04)
     assert (more[0] > 0).all()
-    assert more[0] == pytest.approx(more[1], rel=0.6)
+    assert more[0] == pytest.approx(more[1], rel=0.7)
 
 
 def test_a_wider_port_is_never_slower():

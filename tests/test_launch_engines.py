@@ -300,6 +300,11 @@ def test_servers_do_not_train_and_workers_of_their_own_need_dynamo():
         write(service("dp16-ep16", "sglang", serving={"prefill": {"strategy": "tp8", "workers": 1}}), "sglang")
 
 
+def test_workers_whose_ranks_read_prompts_of_their_own_are_not_written():
+    with pytest.raises(CrossflowError, match=r"serving\.prefill\.strategy: ep8-dp8: ranks that read prompts of their own have no flags"):
+        write(service("dp16-ep16", "sglang", serving={"prefill": {"strategy": "dp8-ep8", "workers": 1}}), "dynamo")
+
+
 def test_released_types_are_served_as_they_are():
     text = write(service("dp16-ep16", "sglang"), "sglang")
     assert "quantization" not in text

@@ -1,5 +1,6 @@
 """Services by events: jumps against single steps, limits of queueing theory, conservation."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -750,10 +751,43 @@ def test_requests_whose_keys_are_on_their_way_count_as_load():
 def test_readers_send_keys_and_values_to_writers():
     trace = poisson(5.0, 200)
     slow, fast = (through(trace, replica(table(), reads=False), readers=reading(each)) for each in (1e-4, 0.0))
-    more = slow.times["ttft"] - fast.times["ttft"]
+    arrived = [found.times["ttft"] - found.waited for found in (slow, fast)]
+    more = arrived[0] - arrived[1]
     assert (more[trace.output > 1] >= 1e-4 * trace.prompt[trace.output > 1] - 1e-9).all()  # more where prompts share the link
     assert np.isfinite(slow.last).all()
     assert sum(jumps.tokens.sum() for jumps in slow.jumps[1:]) == 0  # writers read nothing
+
+
+def test_a_first_token_waits_for_a_place_at_the_engine_that_writes():
+    """Two requests of an engine with one place: the second has its first token when the first is answered."""
+    trace = RequestTrace.of(np.zeros(2), np.full(2, 20), np.full(2, 50))
+    found = through(trace, replica(table(), reads=False, requests=1), readers=reading())
+    assert found.first[1] == pytest.approx(found.last[0])
+    assert found.waited[1] > 0 == found.waited[0]
+
+
+def test_ranks_of_a_worker_read_in_the_same_steps():
+    """Two ranks of each of two workers: the prompt of a rank is read in the time of the longest prompt of its worker."""
+    trace = RequestTrace.of(np.zeros(4), np.array([10, 1000, 20, 30]), np.full(4, 1))
+    ranks = tuple(replica(table(), writes=False) for _ in range(4))
+    turns = itertools.count()
+    pool = EnginePool(replicas=ranks, route=lambda *_: next(turns) % 4, coupled=4, each=2)
+    found = through(trace, replica(table(), reads=False), readers=Readers(pool=pool, fixed=0.0, each=0.0))
+    long, short = found.last[1], found.last[3]
+    assert found.last[0] == pytest.approx(long)
+    assert found.last[2] == pytest.approx(short)
+    assert short < 0.6 * long
+
+
+def test_ranks_with_nothing_else_to_do_look_at_once_for_what_came():
+    """Steps are scheduled ahead; a prompt that comes to a rank while the other makes the last step begins when that ends."""
+    ranks = tuple(replica(table(), writes=False, ahead=True) for _ in range(2))
+    turns = itertools.count()
+    pool = EnginePool(replicas=ranks, route=lambda *_: next(turns) % 2, coupled=2)
+    trace = RequestTrace.of(np.array([0.0, 1e-3, 100.0]), np.full(3, 1000), np.full(3, 1))
+    found = through(trace, replica(table(), reads=False), readers=Readers(pool=pool, fixed=0.0, each=0.0))
+    assert found.begun[1] == pytest.approx(found.last[0])
+    assert found.begun[1] < 1.0
 
 
 def sending(steps, written, read=0.0):
@@ -778,7 +812,7 @@ def test_a_prompt_and_steps_share_a_port_by_hand():
     trace = RequestTrace.of(np.array([0.0, 15.3]), np.array([100, 100]), np.array([60, 2]))
     found = handed(trace, [replica(sending(STEADY, 0.4), reads=False)], 0.1)
     assert found.first[0] == pytest.approx(10.0, abs=1e-5)  # alone
-    assert found.first[1] == pytest.approx(15.3 + 14.0, abs=1e-5)
+    assert (found.first - found.waited)[1] == pytest.approx(15.3 + 14.0, abs=1e-5)  # and a step begins 0.7 s later
     assert found.last[0] == pytest.approx(10.0 + 59 + 4.0, abs=1e-5)
 
 

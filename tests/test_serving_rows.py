@@ -9,7 +9,7 @@ import pytest
 
 from crossflow.base.errors import SpecError
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
-from crossflow.evidence.validation.serving import _engines, _plan, serving_table
+from crossflow.evidence.validation.serving import _case, _engines, _plan, _told, serving_table
 from crossflow.evidence.validation.serving_models import names_of, served_model
 from crossflow.evidence.validation.serving_runs import (
     APART,
@@ -380,6 +380,24 @@ def test_workers_for_prompts_are_read(tmp_path):
     assert found.items == ["Qwen/Qwen3-32B, 4000/500"] * 2
     more = table_of(tmp_path, f"{row},8,1,1,1,1,16,1,4", columns=f"{COLUMNS},{WORKERS}")
     assert more.predicted[1] < found.predicted[1]
+
+
+def test_a_recipe_says_what_a_row_with_workers_for_prompts_does_not(tmp_path):
+    """Two workers of eight ranks with one prompt each, and one writer of eight ranks with 80 requests each."""
+    row = {
+        "source": "inferencex-2026-03-25", "engine": "trtllm", "engine_version": "0.8.1.post2", "model": "deepseek-ai/DeepSeek-R1",
+        "device": "b200", "mode": "disagg", "precision": "fp8", "isl": "8192", "osl": "1024", "concurrency": "640", "prefill_tp": "8",
+        "prefill_moe_ep": "8", "decode_tp": "8", "decode_moe_ep": "8",
+    }  # fmt: skip
+    shared, own = _case(row, tmp_path)
+    assert (own["workload.serving.prefill.strategy"], own["workload.serving.prefill.workers"]) == ("dp8-ep8", 2)
+    assert (own["strategy"], own["system.devices"]) == ("dp8-ep8", 8)
+    engine = shared["software"]["engine"]
+    assert (engine["requests"], engine["chunk"]) == (80, own["workload.prompt"])
+    assert _told(row, tmp_path) == APART
+    unknown = {**row, "concurrency": "641"}
+    assert _told(unknown, tmp_path) == f"{APART}, {GUESSED}"
+    assert "dp" not in _case(unknown, tmp_path)[1]["workload.serving.prefill.strategy"]
 
 
 def test_a_model_without_preset_or_file_is_skipped(tmp_path):

@@ -501,6 +501,20 @@ class Transformer:
         even = {id(layer.parts): tuple(part.even for part in layer.parts) for layer in self.layers}  # layers alike stay one kind
         return replace(self, layers=tuple(replace(layer, parts=even[id(layer.parts)]) for layer in self.layers))
 
+    def meeting(self, ranks: Array) -> Transformer:
+        """The model where one of so many ranks has tokens, and the others, which share its experts out, have none: as many rows reach the
+        experts of each rank as if all had tokens, each of which went to so many times fewer experts, one at least.
+        """
+        fewer = {
+            id(layer.parts): tuple(
+                part if part.routing is None
+                else replace(part, routing=replace(part.routing, active=np.maximum(part.routing.active / ranks, 1.0)))  # type: ignore[arg-type] # one value a point
+                for part in layer.parts
+            )
+            for layer in self.layers
+        }  # fmt: skip
+        return replace(self, layers=tuple(replace(layer, parts=fewer[id(layer.parts)]) for layer in self.layers))
+
     @property
     def _table(self) -> int:
         return sum(matrix.k * matrix.n for matrix in self.head.matrices if matrix.name == "vocabulary")

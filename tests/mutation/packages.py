@@ -59,7 +59,7 @@ TESTS = {
     "portfolio parquet sweep_command versions names settings columns plots/plot_kinds plots/plot_files",
     "evidence/calibration": "calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
-    "attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
+    "loop_apart attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
     "evidence_anchors",
     "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences",
     "evidence/jax": "jax_texts",

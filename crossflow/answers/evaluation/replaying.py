@@ -64,6 +64,7 @@ class Engines:
     fleet: Fleet
     beyond: tuple[int, ...] = ()  # pages that each further tier of its cache has room for. [1]
     held: float = 0.0  # keys and values of one token on the device that has most of them. [B]
+    group: int = 1  # of those that only read, so many are ranks of one worker, which make every step together. [1]
     pool: str = ""  # of further engines; "" of the replicas of the strategy, and of workers for prompts
     load: float = 0.0  # time in which an adapter comes from the host. [s]
     rate: float = 1.0  # mean requests that one answers in a second with as many as it has room for. [1/s]
@@ -298,9 +299,18 @@ def _pool(
     return EnginePool(
         replicas=tuple(_engine(scenario, trace, kind, adapters) for kind in each),
         route=router(serving.router, trace, [kind.rate for kind in each], rng, owners if kinds[0].limits.writes else None),
-        coupled=kinds[0].count if kinds[0].limits.writes and coupled(scenario.strategy, pooled=kinds[0].feeding is not None) else 0,
+        **_in_step(scenario, kinds[0]),
         received=tuple(kind.received for kind in each), scaling=scaling,
     )  # fmt: skip
+
+
+def _in_step(scenario: Scenario, kind: Engines) -> dict[str, int]:
+    """Engines of a kind that make every step together, and so many of each group: all replicas that write, or ranks of a worker that
+    reads. [1]
+    """
+    if kind.limits.writes:
+        return {"coupled": kind.count if coupled(scenario.strategy, pooled=kind.feeding is not None) else 0}
+    return {"coupled": kind.count, "each": kind.group} if kind.group > 1 else {}
 
 
 def _engine(scenario: Scenario, trace: RequestTrace, kind: Engines, chosen: Sequence[int] | None) -> Replica:
@@ -351,7 +361,8 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     encoders = encoder_pool(scenario)
     if prefill is None:
         return ServiceEngines(writing=tuple(writing), encoders=encoders)
-    readers = sites[0][1].engines(_Ground(reads_on, beside, prefill.layout, int(prefill.workers[0])), reads=True, writes=False)
+    readers = sites[0][1].engines(_Ground(reads_on, beside, prefill.layout, int(prefill.ranks[0])), reads=True, writes=False)
+    readers = replace(readers, group=int(prefill.layout.dp[0]))
     ends = (reads_on, *(ground.machine for ground in grounds))
     fixed, each = zip(*(_sent(job, end, prefill, workload.tokens) for end in ends), strict=True)
     received = (replace(kind, received=time) for kind, time in zip(writing, each[1:], strict=True))

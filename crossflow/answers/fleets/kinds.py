@@ -138,7 +138,7 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
         why = "engines share links with each other, and a fleet of another size would lose something else to others"
         raise CrossflowError(f"system.network.inter.congestion: {why}; leave it out, or compare files with `serve`")
     if (apart := moved.workload.service.prefill) is not None:
-        each = plan_of(apart.strategy).devices
+        each = _worker_of(apart.strategy).devices
         readers = tuple(range(1, (most - counts[0] * plan.devices) // each + 1)) or (apart.workers,)
     return FleetSite(kind=kind, scenario=moved, trace=trace, plan=plan, counts=counts, readers=readers)
 
@@ -149,6 +149,14 @@ def _plan_of(text: str) -> Plan:
     if coupled(plan):
         raise CrossflowError(SHARING.format(text=text))
     return replace(plan, dp=1)
+
+
+def _worker_of(text: str) -> Plan:
+    """The plan of one worker that reads prompts."""
+    plan = plan_of(text)
+    if coupled(plan):
+        raise CrossflowError(f"workload.serving.prefill.strategy: {SHARING.format(text=text)}")
+    return plan
 
 
 def _moved(scenario: Scenario, others: Mapping[str, Any], plan: Plan) -> Scenario:

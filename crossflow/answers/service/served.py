@@ -83,7 +83,7 @@ class ServedRequests(ReplayFigures, PlainData, Tabular):
             "arrivals_per_s": np.histogram(self.found.arrival, edges)[0] / width,
             "requests": mean_inside(self.found.arrival[answered], self.found.last[answered], edges),
             "waiting": mean_inside(self.found.arrival[answered], self.found.begun[answered], edges)
-            + mean_inside(self.found.first[answered], (self.found.first + self.found.waited)[answered], edges),
+            + mean_inside((self.found.first - self.found.waited)[answered], self.found.first[answered], edges),
             "output_tokens_per_s": sums([jumps.wrote / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "prompt_tokens_per_s": sums([jumps.tokens / last for (_, jumps), last in zip(engines, lasts, strict=True)]),
             "cache_use": np.asarray(used) / np.maximum(room, 1e-12),

@@ -160,7 +160,8 @@ def handed_over(scenario: Scenario) -> float:
     service = service_of(members.job, members.workloads, members.which, runs_on, runs_on)  # type: ignore[arg-type] # of a transformer
     assert service.prefill is not None  # as who asks knows
     layout = service.prefill.layout
-    return float((memory(members.job.handed, layout, runs_on).stages[CACHE].max(axis=0) * layout.devices * service.left)[0])
+    held = memory(members.job.handed, layout, runs_on).stages[CACHE].max(axis=0)
+    return float((held * layout.devices / layout.dp * service.left)[0])
 
 
 def lies_somewhere(scenario: Scenario) -> bool:
@@ -248,7 +249,8 @@ def service_of(job: Job, workloads: Sequence[TransformerSpec], which: Index, run
         whole=engine.admits == "whole", gathers=engine.gathers, together=column(lambda one: one.serving.together) > 0,
         gained=column(_gained), drafts=column(_drafts),
         prefill=None if not readers else Prefill(
-            machine=reads_on, layout=laid_out(job.reading, readers, ones, reads_on.node, reads_on.stack), workers=workers
+            machine=reads_on, workers=workers,
+            layout=laid_out(job.reading, readers, np.array([float(plan.dp) for plan in readers]), reads_on.node, reads_on.stack),
         ),
     )  # fmt: skip
 

@@ -269,6 +269,9 @@ def _reading(settings: FlatSettings, named: Any, backend: str, node: int) -> tup
     own = {**settings, **plan_settings(plan, settings["workload.layers"]), "workload.global_batch": 1}
     ranks = ranks_of(own, plan, NAMES[backend], [])
     rules = _engine(own, plan, named, backend, ranks, node)
+    if plan.dp > 1:
+        told = "ranks that read prompts of their own have no flags here; give a plan without dp"
+        rules = replace(rules, unsaid=(*rules.unsaid, f"workload.serving.prefill.strategy: {plan.text()}: {told}"))
     return own, replace(rules, values={**rules.values, LIMITS[backend]: None})
 
 

@@ -78,8 +78,13 @@ class Prefill:
     """Workers of their own that read prompts, each with a plan, on devices that may be others; arrays of shape (n,)."""
 
     machine: Machine
-    layout: Layout  # of one worker that reads one prompt
+    layout: Layout  # of one worker whose replicas, its ranks with prompts of their own, read one each
     workers: Array  # [1]
+
+    @property
+    def ranks(self) -> Array:
+        """Ranks of all workers that read prompts of their own. [1]"""
+        return np.asarray(self.workers * self.layout.dp)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,10 +250,23 @@ class _Flow:
 class _PromptsRead:
     """What workers of their own for prompts take for one, arrays of shape (n,)."""
 
-    step: Outcome  # the reading of a whole prompt
-    time: Array  # in which a worker reads what is not known of it. [s]
+    step: Outcome  # the reading of a whole prompt by each rank of a worker that has prompts of its own
+    time: Array  # in which a worker that has no other reads what is not known of it. [s]
+    full: Array  # the same of a rank, of each of the prompts of a step for which all ranks have as many as they have room for. [s]
     sent: Array  # in which its keys and values travel to a replica, as long as nothing else does. [s]
     ends: tuple[HandoverEnd, HandoverEnd]  # of the worker, and of the replica
+
+    @property
+    def more(self) -> Array:
+        """What a prompt takes more of a rank where all are full; nothing where neither ever ends. [s]"""
+        return np.where(self.full == self.time, 0.0, self.full - self.time)
+
+    def busy(self, rate: Array) -> Array:
+        """Share of its time that a rank reads to which so many prompts come in a second: each takes the longer the busier the others are,
+        u = rate (time + (full - time) u). [1]
+        """
+        idle = 1.0 - rate * self.more
+        return np.where(idle > 0, np.minimum(divide(rate * self.time, np.where(idle > 0, idle, 1.0)), 1.0), 1.0)
 
 
 @stage("run")
@@ -584,17 +602,22 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         worker = read.ends[0].meets(read.sent, read.step.total, sent_outside(read.step, service.prefill.machine))
         replica = read.ends[1].meets(read.sent, steps.writing, sent_outside(steps.plain, machine))
         # Keys and values leave when a prompt is read: a worker reads meanwhile where another prompt waits, or where one comes soon.
-        workers = service.prefill.workers
-        busy = np.minimum(of_all * read.time / workers, 1.0)
-        waits = erlang(workers, workers * busy)[1]
-        reads = waits - (1.0 - waits) * 0.5 * np.expm1(-of_all / workers * np.where(np.isfinite(read.sent), read.sent, 0.0))
-        time = read.time + reads * worker.lost
+        ranks = service.prefill.ranks
+        busy = read.busy(of_all / ranks)
+        waits = erlang(ranks, ranks * busy)[1]
+        reads = waits - (1.0 - waits) * 0.5 * np.expm1(-of_all / ranks * np.where(np.isfinite(read.sent), read.sent, 0.0))
+        time = read.time + read.more * busy + reads * worker.lost
         sent = np.maximum(read.sent + reads * worker.late, replica.time)
-        reading, server = time + sent, time / service.prefill.workers
-        peers, readers, together = service.requests, service.prefill.workers, service.prefill.workers
+        # Ranks of a worker make every step together: a prompt waits for the end of the one that others began.
+        others = service.prefill.layout.dp - 1.0
+        begun = np.where(others > 0, 1.0 - (1.0 - busy * _besides(service.requests)) ** others, 0.0)
+        begun = 0.5 * np.where(begun > 0, time, 0.0) * begun
+        # The engine that writes sends the first token, with the step that begins when the one ends that runs.
+        joins = np.where(np.isfinite(sent), found * (_rest(service, layout, steps, rate) + ahead), 0.0)
+        reading, server = begun + time + sent + joins, time / ranks
+        peers, readers, together = service.requests, ranks, ranks
     busy = np.minimum(of_all * server, 1.0)
-    others = np.maximum(peers - 1.0, 0.0)  # a request does not wait for itself
-    seen = busy * np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
+    seen = busy * _besides(peers)
     longest = np.maximum(peers - readers, 0.0) * server  # those that are read beside it are not before it
     # Of requests that arrive; a fixed number is dealt with as at one server.
     together = np.where(service.rate > 0, together, 1.0)
@@ -611,6 +634,12 @@ def _flow(job: Job, layout: Layout, machine: Machine, service: Service, held: Me
         longer=1.0 + divide(behind, rounds * steps.mean), ahead=ahead,
     )  # fmt: skip
     return _together(service, flow) if np.any(service.together) else flow
+
+
+def _besides(peers: Array) -> Array:
+    """Share of so many requests that one of them sees: it does not wait for itself. [1]"""
+    others = np.maximum(peers - 1.0, 0.0)
+    return np.where(np.isfinite(peers), divide(others, np.where(np.isfinite(peers), peers, 1.0)), 1.0)
 
 
 def _rest(service: Service, layout: Layout, steps: _StepKinds, rate: Array) -> Array:
@@ -708,11 +737,31 @@ def _reading(job: Job, machine: Machine, service: Service, prefill: Prefill) -> 
     step = encoded(transformer_step, read, job, prefill.layout, prefill.machine, service.prompt + service.hits)
     step = hosted(step, work, np.zeros(1))
     first = work.draw * prefill.layout.micro_batch * prefill.layout.microbatches  # tokens are drawn once prompts are read
+    time = step.total * service.left + first
+    alone, full = (time, time) if np.all(prefill.layout.dp == 1.0) else _ranks_read(job, service, prefill, work, time)
     worker = sending_over(job, prefill.machine, prefill, service.left)
     replica = worker if prefill.machine is machine else sending_over(job, machine, prefill, service.left)
     sent = np.maximum(worker, replica)
     ends = HandoverEnd(share=share_of(worker, sent)), HandoverEnd(share=share_of(replica, sent))
-    return _PromptsRead(step=step, time=step.total * service.left + first, sent=sent, ends=ends)
+    return _PromptsRead(step=step, time=alone, full=full, sent=sent, ends=ends)
+
+
+def _ranks_read(job: Job, service: Service, prefill: Prefill, work: HostWork, one: Array) -> tuple[Array, Array]:
+    """What a prompt takes of a rank that reads prompts of its own, where the other ranks of its worker have none, and where each of them
+    has as many as a step has room for; `one` where each has one. [s]
+
+    Ranks share experts out: those of a rank read what all ranks send them.
+    """
+    layout, machine = prefill.layout, prefill.machine
+
+    def read(job: Job, layout: Layout) -> Array:
+        step = encoded(transformer_step, transformer_step(job, layout, machine), job, layout, machine, service.prompt + service.hits)
+        each = layout.micro_batch * layout.microbatches
+        return np.asarray(hosted(step, work, np.zeros(1)).total * service.left / each + work.draw)
+
+    room = np.maximum(np.floor(divide(service.chunk, service.prompt)), 1.0)
+    full = read(job.reading, replace(layout, micro_batch=layout.micro_batch * room)) if np.any(room > 1.0) else one
+    return read(replace(job.reading, model=job.reading.model.meeting(layout.dp)), layout), np.minimum(full, one)
 
 
 def sending_over(job: Job, machine: Machine, prefill: Prefill, share: Array) -> Array:
@@ -756,7 +805,7 @@ def _with_workers(
     """
     read, held = reading.step, memory(job.handed, prefill.layout, prefill.machine)
     held = with_tower(held, job, prefill.layout, prefill.machine, service.prompt + service.hits)
-    more = ends * service.left
+    more = ends * service.left / prefill.layout.dp
     outcome = replace(
         outcome, flops=outcome.flops + more * read.flops, traffic=outcome.traffic + more * read.traffic,
         problems=((~held.fits, UNREAD), *outcome.problems),

@@ -41,6 +41,7 @@ class EnginePool:
     replicas: tuple[Replica, ...]
     route: Router
     coupled: int = 0  # engines, the first, that make every step together. [1]
+    each: int = 0  # of these, so many together, one group after the other; all of them where 0. [1]
     received: tuple[float, ...] = ()  # time that a token takes over the links of each engine that receives it; none where absent. [s]
     scaling: Scaling | None = None
 
@@ -90,9 +91,13 @@ class _TraceRun:
         self.replicas = [replica for pool in pools for replica in pool.replicas]
         # What ends jumps: every engine, or all that write at once.
         self.actors: list[Replica | Lockstep] = [*self.replicas]
-        if writers.coupled:
-            together = Lockstep(writers.replicas[: writers.coupled])
-            self.actors[self.first : self.first + writers.coupled] = [together] * writers.coupled
+        self.places = list(range(len(self.replicas)))  # of each engine, the first that makes every step with it
+        for side in self.sides:
+            coupled, each = side.pool.coupled, side.pool.each or side.pool.coupled
+            for begin in range(0, coupled, max(each, 1)):
+                place, members = side.first + begin, side.pool.replicas[begin : begin + each]
+                self.actors[place : place + len(members)] = [Lockstep(members)] * len(members)
+                self.places[place : place + len(members)] = [place] * len(members)
         self.ends: list[tuple[float, int]] = []  # of jumps, with the engine
         self.later: list[tuple[float, int, Ticket | None]] = []  # arrivals that events bring: with the request, or keys and values
         self.changes: list[tuple[float, int, Callable[[float], None]]] = []  # of which engines are up
@@ -219,7 +224,7 @@ class _TraceRun:
     def _give(self, side: _Side, i: int, ticket: Ticket, now: float) -> None:
         """Give a request to an engine of a pool."""
         pool = side.pool
-        place = side.first + (0 if i < pool.coupled else i)
+        place = self.places[side.first + i]
         actor = self.actors[place]
         self.where[ticket.index] = i
         before = actor.ends
@@ -268,7 +273,7 @@ class _TraceRun:
         """Requests have ended at an engine."""
         for ticket in done:
             if i < self.first and ticket.output > ticket.wrote:
-                self._read(ticket, i, now)
+                self._read(ticket, self.where[ticket.index], now)
             else:
                 self._follow(ticket, now)
         side = self.sides[-1 if i >= self.first else 0]
@@ -311,7 +316,7 @@ class _TraceRun:
             if before:
                 actor.stretch(now, actor.pace / before)
             if actor.ends < NEVER:
-                heapq.heappush(self.ends, (actor.ends, min(i, self.first) if isinstance(actor, Lockstep) else i))
+                heapq.heappush(self.ends, (actor.ends, self.places[i]))
         self._take_ports(now)
 
     def _take_ports(self, now: float) -> None:
@@ -328,7 +333,9 @@ class _TraceRun:
         heapq.heappush(self.later, (now + self.readers.fixed, index, self.tickets[index]))
 
     def _receive(self, ticket: Ticket, now: float) -> None:
-        """Keys and values arrive; they are lost where the engine has failed by now."""
+        """Keys and values arrive, and with them the first token, which the engine sends once there is a place; all is lost where it has
+        failed by now.
+        """
         side, i = self.sides[1], self.where[ticket.index]
         side.loads.change(i, -1)
         ticket.first = now

@@ -71,6 +71,9 @@ class Lockstep:
         known = next((one.last_begun for one in self.busy), now)
         for one in self.members:
             one.plan(now, known)
+        if known < now and not self.busy and self.queued:  # nothing to do but what came during the last step: they look at once
+            for one in self.members:
+                one.plan(now, now)
         busy, wakes = self.busy, min(one.wakes for one in self.members)
         if not busy:
             self.ends = wakes

@@ -80,7 +80,7 @@ class ServiceReplay(EngineSpans):
     arrival: Array  # [s]
     begun: Array  # time of admission. [s]
     first: Array  # time of the first token. [s]
-    waited: Array  # between a first token from another engine and the admission to the one that writes. [s]
+    waited: Array  # for a place at the engine that writes, with keys and values that came from another. [s]
     last: Array  # time of the last token. [s]
     evicted: Index  # times that it lost its room. [1]
     moved: Index  # those of them at which its engine failed. [1]

@@ -782,8 +782,8 @@ class Replica:
                 self.refused = True
                 return
             self._enter(ticket, ticket.need, own, now)
-            ticket.waited = now - ticket.first
-            self._begin(ticket, ticket.first)
+            ticket.waited, ticket.first = now - ticket.first, now  # this engine sends the first token too
+            self._begin(ticket, now)
 
     # ---------------------------------------------------------------------------------------- what a jump did
 

@@ -67,7 +67,7 @@ class Ticket:
         self.pages = self.shared = 0  # pages that it alone has, and those of its hashed blocks. [1]
         self.away = 0  # tokens whose keys and values lie on the host while it waits. [1]
         self.moved = 0  # times that its engine failed under it; each counts as an eviction too. [1]
-        self.waited = 0.0  # between its first token, which came from another engine, and its admission. [s]
+        self.waited = 0.0  # for a place, with keys and values that came from another engine; its first token comes then. [s]
         self.place = WAITING
 
 

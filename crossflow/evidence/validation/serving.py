@@ -27,11 +27,15 @@ from crossflow.base.errors import CrossflowError, Problem, SpecError
 from crossflow.base.files import Document
 from crossflow.evidence.validation.report import Table
 from crossflow.evidence.validation.serving_models import ServedModel, names_of, served_model
+from crossflow.evidence.validation.serving_recipes import Recipe, recipe_of
 from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
     UNKNOWN,
     LaunchedSteps,
+    ReadersTimes,
+    apart_times,
+    guesses_of,
     likeliest,
     mean_length,
     measured_times,
@@ -83,6 +87,7 @@ IN_BLOCKS = ("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b", "qwen3.5-397b-a17b
 IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bits have a scale for 32 of them, says their config.json
 UNFIT = "the service does not fit as predicted"
 NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what a node or a rack of one device is called, if it is not the only one
+PREFILL = "workload.serving.prefill"
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
@@ -102,12 +107,16 @@ def serving_table(folder: Path) -> Table:
         _series(row) for row, case, score in zip(rows, cases, scores, strict=True)
         if score is not None and not isinstance(case, str) and too_fast(row, case[1], score)
     }  # fmt: skip
-    for row, case, score, launched in zip(rows, cases, scores, _launched_steps(cases, scores), strict=True):
+    launches, readings = _launched_steps(cases, scores), _readings(rows, cases, scores)
+    for row, case, score, launched, readers in zip(rows, cases, scores, launches, readings, strict=True):
         if score is None or isinstance(case, str):
             continue
         users, told = case[1]["workload.global_batch"], CACHED if _series(row) in fast else _told(row, folder)
-        ranks = 1 if row["mode"] == "disagg" else _replicas(case)
-        first, further = measured_times(score, row, users / ranks, ranks, launched)
+        if row["mode"] == "disagg":
+            first, further = apart_times(score, row, users, readers)
+        else:
+            ranks = _replicas(case)
+            first, further = measured_times(score, row, users / ranks, ranks, launched)
         load = told or (f"up to {FEW} requests" if users <= FEW else f"more than {FEW} requests")
         parts.append((row, case, f"time per token, {load}", above_zero(file, row, "tpot_ms") * 1e-3, further))
         parts.append((row, case, f"first token, {told}" if told else "first token", above_zero(file, row, "ttft_ms") * 1e-3, first))
@@ -128,6 +137,39 @@ def _launched_steps(cases: Sequence[Case | str], scores: Sequence[dict[str, floa
         if one is not None and alone is not None:
             found[i] = LaunchedSteps(captured=one, step=alone["ttft_s"])
     return found
+
+
+def _readings(rows: Sequence[TableRow], cases: Sequence[Case | str], scores: Sequence[dict[str, float] | None]) -> list[ReadersTimes]:
+    """What workers for prompts take for one, of rows that have such workers: of one user, and of as many as keep all ranks full."""
+    told = enumerate(zip(rows, cases, scores, strict=True))
+    mine = [(i, case) for i, (row, case, score) in told if row["mode"] == "disagg" and score is not None and not isinstance(case, str)]
+    found = [ReadersTimes()] * len(cases)
+    alone = _scores([(shared, {**own, "workload.global_batch": 1}) for _, (shared, own) in mine], Counter())
+    full = _scores([(shared, {**own, "workload.global_batch": ENDLESS, "workload.output": 2}) for _, (shared, own) in mine], Counter())
+    for (i, case), one, many in zip(mine, alone, full, strict=True):
+        if one is not None and many is not None:
+            workers, strategy = case[1][f"{PREFILL}.workers"], case[1][f"{PREFILL}.strategy"]
+            ranks = _replicas(("", {"strategy": strategy}))
+            time = one["prompt_time_s"] * workers * ranks
+            found[i] = ReadersTimes(
+                workers=workers, ranks=ranks, alone=time, full=many["prompt_time_s"] * workers * ranks, sent=one["ttft_s"] - time,
+                slots=_slots(case), room=_room(rows[i], case),
+            )  # fmt: skip
+    return found
+
+
+def _slots(case: Case) -> float:
+    """Requests that the writers of a case take at once, as its recipe has it; infinite where none is known. [1]"""
+    software = case[0]["software"] if isinstance(case[0], dict) else ""
+    requests = software.get("engine", {}).get("requests") if isinstance(software, dict) else None
+    return float(requests * _replicas(case)) if requests else np.inf
+
+
+def _room(row: TableRow, case: Case) -> int:
+    """Prompts that a rank of a worker reads in a step. [1]"""
+    software = case[0]["software"] if isinstance(case[0], dict) else ""
+    chunk = software.get("engine", {}).get("chunk") if isinstance(software, dict) else None
+    return int((chunk or load_stack(stack_of(row["engine"]))[0].engine.chunk) // case[1]["workload.prompt"])
 
 
 def _launched(software: str | Fields) -> bool:
@@ -397,11 +439,16 @@ def _case(row: TableRow, folder: Path) -> Case | str:
     if not users:
         return "the number of requests in flight is not stated"
     apart = row["mode"] == "disagg"
+    recipe = recipe_of(row, guesses_of(row)) if apart else None
     of_experts, expert = (_count(row, f"decode_{name}" if apart else name) for name in ("moe_tp", "moe_ep"))
     if not apart and of_experts == 1 and tensor == data > 1 and expert == tensor * data:  # of one node: a run that two dumps hold, as below
         data, expert = 1, tensor
     tensor, data, words = _plan(tensor, data, of_experts, expert)
     stages, engines = _count(row, "decode_pp" if apart else "pp"), _count(row, "decode_num_workers") if apart else 1
+    if recipe is not None:
+        engines, data = recipe.writers, recipe.writer_ranks
+        tensor = recipe.writer_devices // data
+        words = f"-ep{data}" if data > 1 else f"-ep{tensor}-etp1" if expert > 1 else ""
     degrees = (("tp", tensor), ("dp", data * engines), ("pp", stages))
     kept = row.get("moe_precision") or row.get("gemm_precision") or row.get("precision") or ""
     own = {
@@ -412,21 +459,30 @@ def _case(row: TableRow, folder: Path) -> Case | str:
     shared = _shared(row["model"], row["device"], row["engine"], kept, folder=folder, in_blocks=not row["model"].startswith("nvidia/"))
     if likeliest(row) and not isinstance(shared, str):
         shared |= {"workload": {**shared["workload"], "serving": {"likeliest": True}}}
-    if not isinstance(shared, str) and (changed := software_of(row, of_experts)):
+    changed = dict(software_of(row, of_experts))
+    if recipe is not None:
+        chunk = recipe.room * mean_length(row, "isl")
+        changed["engine"] = {**changed.get("engine", {}), "requests": recipe.slots, "chunk": chunk}
+    if not isinstance(shared, str) and changed:
         shared |= {"software": {"like": shared["software"], **changed}}
     if apart:
-        own |= {f"workload.serving.prefill.{name}": value for name, value in _readers(row).items()}
+        own |= {f"{PREFILL}.{name}": value for name, value in _readers(row, recipe).items()}
     return shared, own
 
 
-def _readers(row: TableRow) -> Fields:
-    """Workers for prompts of a row; those whose ranks have prompts of their own read one together here, divided over all of them."""
+def _readers(row: TableRow, recipe: Recipe | None) -> Fields:
+    """Workers for prompts of a row: as its recipe has them, or as its own columns have them."""
+    workers = _count(row, "prefill_num_workers") if recipe is None else recipe.readers
+    if recipe is not None and recipe.reader_ranks > 1:
+        return {"workers": workers, "strategy": f"dp{recipe.reader_devices}-ep{recipe.reader_devices}"}
     degrees = (_count(row, f"prefill_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
     tensor, data, of_experts, expert = degrees
     tensor, data, _ = _plan(tensor, data, of_experts, expert)
+    if recipe is None and data > 1 and tensor == 1 and expert * of_experts > 1:
+        return {"workers": workers, "strategy": f"dp{data}-ep{data}"}
     _, _, words = _plan(tensor * data, 1, of_experts, expert)
     stages = f"-pp{row['prefill_pp']}" if _count(row, "prefill_pp") > 1 else ""
-    return {"workers": _count(row, "prefill_num_workers"), "strategy": f"tp{tensor * data}{words}{stages}"}
+    return {"workers": workers, "strategy": f"tp{tensor * data}{words}{stages}"}
 
 
 def _published(row: TableRow) -> Case:

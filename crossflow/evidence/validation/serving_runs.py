@@ -16,7 +16,9 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.units import parse
 from crossflow.evidence.validation.closed_loop import LoopRun, loop_times
+from crossflow.evidence.validation.loop_apart import ApartRun, first_tokens_apart
 from crossflow.evidence.validation.serving_models import ServedModel, names_of
+from crossflow.evidence.validation.serving_recipes import recipe_guesses
 from crossflow.evidence.validation.tables import TableRow, measurements
 from crossflow.hardware.architecture.software import load_stack
 
@@ -64,12 +66,12 @@ def unknown_of(row: TableRow, model: ServedModel | None) -> str:
 
 
 def guesses_of(row: TableRow) -> bool | None:
-    """Whether a run of a model that can guess tokens did, by its engine, version and day; None where its source does not tell."""
+    """Whether a run of a model that can guess tokens did, by its engine, version and day, or by its recipe; None where neither tells."""
     rules: Sequence[Mapping[str, Any]] = next(
         (given["drafted"] for source, given in measurements().items() if row["source"].startswith(source) and "drafted" in given), ()
     )
     fitting = (rule for rule in rules if all((row.get(name) or "").startswith(text) for name, text in rule.items() if name != "guesses"))
-    return next((bool(rule["guesses"]) for rule in fitting), None)
+    return next((bool(rule["guesses"]) for rule in fitting), recipe_guesses(row))
 
 
 def stack_of(engine: str) -> str:
@@ -191,9 +193,9 @@ def measured_times(
     found = run_facts(row)
     tokens = mean_length(row, "isl") * parse(found.get("front_token", "0 s"), "s")
     front, requests = parse(found.get("front_end", "0 s"), "s") + tokens, float(found.get("requests_a_user", np.inf))
-    if row["mode"] == "disagg" or not found:
+    if not found:
         burst = 0.5 * max(users - 1.0, 0.0) * score["prompt_time_s"] / requests
-        return score["ttft_s"] + front + burst, _without_end(score, np.inf if row["mode"] == "disagg" else requests)
+        return score["ttft_s"] + front + burst, _without_end(score, requests)
     steps, issue = (score, 0.0) if launched is None else (launched.captured, launched.step)
     run = LoopRun(
         users=max(round(users), 1), output=mean_length(row, "osl"), writing=_writing(steps), reading=steps["prompt_time_s"], issue=issue,
@@ -206,6 +208,36 @@ def measured_times(
     if late or not run.apart:  # prompts of equal answers come together, and share what the host takes to launch the steps that read them
         further = _without_end(score if run.spread else steps, requests)
     return max(score["ttft_s"] + front, first) + waits * run.writing, further
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadersTimes:
+    """What workers for prompts take for one, as `ApartRun` has it, and the slots of those that write."""
+
+    workers: int = 1
+    ranks: int = 1
+    alone: float = 0.0
+    full: float = 0.0
+    sent: float = 0.0
+    room: int = 1
+    slots: float = np.inf
+
+
+def apart_times(score: Mapping[str, float], row: TableRow, users: float, readers: ReadersTimes) -> tuple[float, float]:
+    """The same where workers of their own read prompts (`loop_apart`); a token takes what it does in steady state, and so does all where
+    nothing is known of a source. [s]
+    """
+    found = run_facts(row)
+    if not found:
+        return score["ttft_s"], score["tpot_s"]
+    texts = mean_length(row, "isl") * parse(found.get("front_token", "0 s"), "s")
+    run = ApartRun(
+        users=max(round(users), 1), output=mean_length(row, "osl"), spread=2.0 / float(found.get("lengths", 1.0)) - 2.0,
+        requests=float(found.get("requests_a_user", np.inf)), writing=score["tpot_s"], alone=readers.alone, full=readers.full,
+        sent=readers.sent, workers=readers.workers, ranks=readers.ranks, slots=readers.slots, texts=texts,
+        room=max(readers.room, 1), front=parse(found.get("front_end", "0 s"), "s") + texts,
+    )  # fmt: skip
+    return first_tokens_apart(run), score["tpot_s"]
 
 
 def _room(row: TableRow, found: RunFacts, users: float) -> int:

@@ -293,10 +293,10 @@ def _worker_problem(place: str, written: str, model: Transformer) -> str | None:
         plan = plan_of(written)
     except StrategyError as error:
         return str(error)
-    if plan.dp > 1:
+    if plan.dp > 1 and not (reads and plan.ep > 1):
         return f"{'a worker' if reads else 'an engine'} has no replicas, and {plan} has {plan.dp}; give their number as workers"
     if plan.far:
         return f"{'workers for prompts' if reads else 'such engines'} keep all in their main memory; leave far out"
     if reads:
-        return plan_problem(plan, model, 1, task="prefill")
+        return plan_problem(plan, model, plan.dp, task="prefill")
     return plan_problem(replace(plan, micro_batch=plan.devices), model, plan.devices**2, task="decode")
