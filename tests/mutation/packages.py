@@ -27,7 +27,7 @@ TESTS = {
     "expert_overlap materialise sparse statespace rwkv adapters served_adapters families pass_anchors cache_anchors table_anchors tiers",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters expert_pools "
-    "rising_rates images arriving",
+    "rising_rates images arriving router_anchors",
     "engine/lasting": "lasting jitter lasting_runs saving validation_goodput lasting_shown",
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
     "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
