@@ -216,6 +216,27 @@ def test_a_better_switch_or_medium_is_never_worse(what):
     assert moved
 
 
+WIRINGS = [
+    lambda devices, radix: folded_clos(devices, points(4.0), radix, Room(), taper=2.0),
+    lambda devices, radix: folded_clos(devices, points(4.0), radix, Room(), tiers=3, abreast=8, near=points(16.0)),
+    lambda devices, radix: dragonfly(devices, points(64.0), points(4.0), radix, Room()),
+    lambda devices, radix: dragonfly(devices, np.minimum(devices, 32.0), points(2.0), radix, Room(), taper=2.0),
+    lambda devices, radix: optical_torus(devices, (4, 4, 4), points(1.0), radix, Room()),
+]
+
+
+@pytest.mark.parametrize("made", WIRINGS)
+def test_every_number_of_a_wiring_is_that_of_its_point(made):
+    def numbers(wiring):
+        spans = [number for span in wiring.spans for number in (span.share, span.length, span.passes)]
+        return [wiring.tiers, wiring.hops, wiring.chips, *spans, *(mask for mask, _ in wiring.problems)]
+
+    devices, radix = np.array([1.0, 16.0, 64.0, 500.0, 4096.0]), np.array([16.0, 24.0, 64.0, 64.0, 128.0])
+    each = [numbers(made(devices[[i]], radix[[i]])) for i in range(5)]
+    for together, *alone in zip(numbers(made(devices, radix)), *each, strict=True):
+        np.testing.assert_allclose(np.broadcast_to(together, 5), np.concatenate(alone), rtol=1e-12)
+
+
 def test_points_of_a_batch_are_as_they_are_alone():
     base = scenario(576, uplink="CPO-200G")
     tried = {
