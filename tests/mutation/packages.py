@@ -43,7 +43,7 @@ TESTS = {
     "transformer_step switches pass_anchors",
     "workload/cluster": "cluster_reading cluster",
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
-    "roofline job_trust places misleading limits python_guesses",
+    "roofline job_trust places misleading limits python_guesses score_anchors",
     "answers/catalogue": "known_names python_guesses release init",
     "answers/cluster": "cluster cluster_sharing",
     "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario job_explanations datatypes "
