@@ -31,7 +31,7 @@ TESTS = {
     "engine/lasting": "lasting jitter lasting_runs saving validation_goodput lasting_shown",
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
     "answers/evaluation": "evaluate chips post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
-    "faster_links rising_rates serve serving congestion congestion_services images",
+    "faster_links rising_rates serve serving congestion congestion_services images misleading",
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending "
     "evidence_anchors",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
@@ -40,7 +40,7 @@ TESTS = {
     "arriving events_list",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
-    "transformer_step switches pass_anchors",
+    "transformer_step switches pass_anchors images",
     "workload/cluster": "cluster_reading cluster",
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
     "roofline job_trust places misleading limits python_guesses score_anchors",
