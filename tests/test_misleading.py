@@ -68,7 +68,7 @@ def test_a_checkpoint_beside_a_job_is_not_told_to_give_failures():
 
 
 def test_the_widest_weights_that_fit_are_told_with_what_they_free():
-    """Of 31.2e9 weights in layers 4 of 16 bits stay: 1.5 bytes of each, without the few scales; none is told where 16 bits are asked for."""
+    """Of 31.2e9 weights in layers 4 of 16 bits stay: 1.5 bytes of each but for few scales; nothing where 16 bits are asked for."""
     given = {"model": "qwen3-32b", "task": "decode", "global_batch": 16}
     made = crossflow.from_dict({"system": {"template": "a40-node", "devices": 1}, "workload": given, "strategy": "tp1"})
     (told,) = fewer_bits(made)
