@@ -627,6 +627,27 @@ def test_tiles_that_change_no_level_take_what_is_frugal(dearer, share):
     assert _frugal(single(0.5), single(3), single(1), single(0), single(1), single(0), single(dearer))[0] == share
 
 
+OVERFLOW = [
+    # rows of C, units; rows and columns of the tiles at work at once
+    (640.0, 4.0, 4 * 64 + 1 * 16),  # four units below each other share one column
+    (640.0, 30.0, 10 * 64 + 3 * 16),  # ten rows of tiles, in three columns
+    (640.0, 80.0, 10 * 64 + 5 * 16),  # and no more columns than there are
+    (64.0, 4.0, 64 + 4 * 16),
+]
+
+
+@pytest.mark.parametrize(("m", "units", "active"), OVERFLOW)
+def test_panels_that_overflow_the_last_cache_are_read_once_more_by_hand(m, units, active):
+    """Tiles of 64 x 32 of m x 160 x 100 in two bytes, B of half of that: half of all panels where a cache of two parts just holds them."""
+    capacity = active * 100 * 2 / 2 / 4
+    cache = SimpleNamespace(capacity=np.array([capacity]), instances=np.array([2.0]))
+    made = SimpleNamespace(levels=(None, cache, None), units=np.array([units]))
+    sizes = [np.array([size]) for size in (m, 160.0, 100.0, 64.0, 16.0, 32.0)]
+    for span, share in ((4.0, 1 / (1 + 1)), (8.0, 1 / (1 + 8))):  # the cache counts for so many times its bytes
+        found = waves.overflow(*sizes, 2.0, made, SimpleNamespace(span=span, reread=1.0))
+        assert found.item() == near(np.ceil(m / 64) * 5 * (64 + 16) * 100 * 2 * share)
+
+
 # ------------------------------------------------------------------------------------------ ranks of a system
 
 

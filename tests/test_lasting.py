@@ -554,7 +554,7 @@ def test_a_run_that_does_not_fail_ends_on_time():
 
 
 def test_a_run_that_only_stops_as_planned_by_hand():
-    """10,000 s between stops, of which four saves of 50 s leave 9,800; then a save of 50 + 200 s, 1,000 s of work and a restart of 300 s."""
+    """10,000 s between stops, of which four saves of 50 s leave 9,800; then a save of 50 + 200 s, 1,000 s and a restart of 300 s."""
     given = {"interval": 2000.0, "stall": 50.0, "commit": 200.0, "restart": 300.0, "planned": 1e-4, "maintenance": 1000.0}
     found = history(a_run(0.0, **given), 20_000.0, 0, spans=True)
     times = {"useful": 20_000.0, "saving": 2 * 200.0, "maintenance": 2 * (50 + 200 + 1000 + 300.0)}

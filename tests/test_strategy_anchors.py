@@ -268,3 +268,10 @@ PROBLEMS = [
 @pytest.mark.parametrize(("plan", "changes", "sentence"), PROBLEMS)
 def test_why_a_plan_does_not_divide(plan, changes, sentence):
     assert plan_problem(plan, model_of(**changes), 8 * plan.dp) == sentence
+
+
+def test_modules_that_are_computed_again_by_themselves():
+    """As Megatron: where none is named, the core of attention alone."""
+    assert Plan(recompute="selective").repeated == ("core_attn",)
+    assert Plan(recompute="selective", recompute_modules=("mlp", "layernorm")).repeated == ("mlp", "layernorm")
+    assert Plan(recompute="full").repeated == Plan().repeated == ()
