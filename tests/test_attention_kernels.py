@@ -191,7 +191,7 @@ def test_the_fastest_measured_kernel_stands_in_for_one_that_was_not_measured(kin
     device, known = device_architecture("h100-sxm"), kernels("h100-sxm", kind)
     row = Attention(samples=8.0, heads=32.0, kv_heads=8.0, length=length, seen=4096.0, width=96.0, causal=length > 1, stored="")
     (table,) = kernel_tables((row,), 2.0, narrow=False)
-    calls, rates = calls_of(table, "bf16"), fused_attention(table, "bf16", device, None)
+    calls, rates = calls_of(table, "bf16"), fused_attention(table, "bf16", device, None, least=False)
     narrow = [kernel for kernel in known.values() if kernel.widths]
     assert narrow
     assert not any(calls.served(kernel).any() for kernel in narrow)
@@ -233,7 +233,7 @@ def latents(device, **sizes):
     row = Attention(kv_heads=1.0, width=576.0, causal=False, work=work, **sizes)
     (table,) = kernel_tables((row,), 2.0, narrow=False)
     architecture = device_architecture(device)
-    otherwise = fused_attention(table, "bf16", architecture, load_stack("sglang")[0])
+    otherwise = fused_attention(table, "bf16", architecture, load_stack("sglang")[0], least=False)
     found = latent_costs(calls_of(table, "bf16"), architecture.execution.libraries.attention["flash-mla"].latent, otherwise, architecture)
     return (found.time - found.launch).item(), (otherwise.time - otherwise.launch).item()
 

@@ -141,6 +141,15 @@ def test_changes_of_a_template_hold_for_the_entry_it_names():
     )  # two stacks; what the scenario changes holds for any entry
 
 
+def test_what_a_scenario_changes_of_a_component_holds_for_every_entry_of_a_sweep():
+    names, slower = ["HBM2e", "HBM3", "HBM4"], {"components": {"memory": {"nominal_frequency": "1 GHz"}}}
+    alone = [product("chip-a100", 8, 8, 8, **slower, technology={"memory": name}).architecture["memory.bandwidth"][0] for name in names]
+    system = {"template": "chip-a100", **slower}
+    case = crossflow.from_dict({"system": system, "workload": {"model": "gemm", "m": 8, "n": 8, "k": 8}, "strategy": "d1"})
+    together = evaluate(case, {"system.technology.memory": names}).architecture["memory.bandwidth"]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
 @pytest.mark.parametrize("better", [{"device_capacity": "24 GiB"}, {"static_power_per_bit": "15 pW/bit"}])
 def test_a_memory_whose_idle_power_is_bounded_is_of_less_capacity_and_as_fast(better):
     """A better device never lets fewer of them, or slower ones, be built."""

@@ -10,6 +10,7 @@ from products import stream_costs
 
 from crossflow.base.errors import CrossflowError
 from crossflow.cost import collectives, halves, waves
+from crossflow.cost.attention import _keys
 from crossflow.cost.exchange import Exchange, exchange_time, group_time, held_time
 from crossflow.cost.fabrics import Fabric, path, path_time
 from crossflow.cost.network import LaidGroups, _level_time
@@ -18,7 +19,7 @@ from crossflow.cost.profile import Measured, Profile, message_shape
 from crossflow.cost.ranks import SystemDelays
 from crossflow.cost.roofline import product_costs
 from crossflow.cost.shared_links import INSIDE, INSIDE_BUSY, USES
-from crossflow.cost.tiling import _cooler, _costing, _slowed
+from crossflow.cost.tiling import _cooler, _costing, _frugal, _slowed
 from crossflow.evidence.validation.tables import device_architecture, fabric_parameters
 from crossflow.hardware.architecture.execution import ExchangeKernel, WideningLibrary
 from crossflow.hardware.architecture.model import Port
@@ -270,6 +271,27 @@ def test_a_mask_and_a_window_leave_pairs(v100, window, pairs):
     assert costs.flops[0, 0] == 4 * 16 * pairs
 
 
+PASSED = [
+    # queries, keys, window, whether it is causal, whether tiles outside a window are skipped; keys in the mean, at most
+    (512, 512, 0, True, True, 512 / 2 + 64, 512),  # half of them, and half a tile on the diagonal
+    (500, 500, 0, True, True, 512 / 2 + 64, 512),  # whole tiles
+    (512, 1024, 0, True, True, 512 + 512 / 2 + 64, 1024),  # and all those before
+    (512, 512, 200, True, True, 384 * (512 - 192) / 512 + 64, 384),  # 264 for 64 queries: up to 2.6 tiles, 3
+    (512, 1024, 200, True, True, 384, 384),
+    (512, 512, 200, True, False, 512 / 2 + 64, 512),
+    (512, 512, 512, True, True, 512 / 2 + 64, 512),  # a window of all keys
+    (512, 1000, 0, False, True, 1024, 1024),
+]
+
+
+@pytest.mark.parametrize(("length", "seen", "window", "causal", "skips", "mean", "most"), PASSED)
+def test_keys_that_blocks_of_queries_pass_over_by_hand(length, seen, window, causal, skips, mean, most):
+    """Blocks of 64 queries over tiles of 128 keys."""
+    sizes = {"length": np.array([float(length)]), "seen": np.array([float(seen)]), "window": np.array([float(window)])}
+    calls = SimpleNamespace(**sizes, causal=causal, chunked=False)
+    assert [found.item() for found in _keys(calls, SimpleNamespace(skips=skips), np.array([64.0]))] == [mean, most]
+
+
 LOOKED = {"samples": 1000.0, "tables": 2.0, "rows": 1000.0, "width": 32.0, "pooling": 4.0, "element": 4.0, "output": 2.0, "gradient": 2.0}
 LOOKUPS = [
     # part, what differs, bytes of main memory, launches: rows of 128 B, gradients of 64, 8000 looked up in 2000 rows; all fit in cache
@@ -398,6 +420,19 @@ def test_products_of_few_rows_that_are_widened_have_tiles_of_their_own(rows, col
     made.units = np.array([1.0])
     compute, _, _ = of_waves(rows, columns, 16, made, second=np.array([[0.5]]), widening=widened(1e-9))
     assert compute == near(16 * 2 * rows * columns / 20e9 + 7.0 + 16 * columns * 1e-9)
+
+
+@pytest.mark.parametrize(("clock", "tile"), [(np.inf, 32), (1e-3, 96)])
+def test_of_tiles_for_widened_products_power_takes_those_that_widen_least(monkeypatch, clock, tile):
+    """128 rows on one unit: four tiles of 32 rows take fewer operations, two of 96 widen B half as often."""
+    monkeypatch.setattr(waves, "FEW_ROWS", ())
+    made = chip(power_clock=clock, fill=0.0)
+    made.units, made.execution.tiles.shapes = np.array([1.0]), ((32, 32), (96, 32))
+    blocks = -(-128 // tile)
+    compute, cache, _ = of_waves(128, 32, 16, made, second=np.array([[0.5]]), widening=widened(1e-9))
+    drawn = (2 * 128 * 32 * 16 / 40e9 + blocks * 16 * 32 * 1e-9) / clock
+    assert compute == near(max(drawn, blocks * (16 * 2 * tile * 32 / 20e9 + 16 * 32 * 1e-9)))
+    assert cache == near(blocks * 16 * (tile + 32 * 0.5) * 2 / 10e9)
 
 
 def test_kernels_that_widen_multiply_at_their_share_in_tiles_of_their_rows(monkeypatch):
@@ -567,6 +602,50 @@ def test_a_share_in_thicker_tiles_slows_one_level_and_speeds_the_other_up_by_han
     """One level takes 1 + 2 share at 10 J/s, the other 4 - 2 share at 100 J/s, what is left `rest` and 7 J: the slowest of the three."""
     ends = (single(1), single(2), single(10)), (single(4), single(-2), single(100))
     assert [one[0] for one in _costing(*ends, single(rest), single(7), single(share))] == [time, energy]
+
+
+FRUGAL = [
+    # what the thicker tiles take more energy, the slowest resource, share chosen before; share
+    (1, 3.0, 0.75, 0.5),  # 4 - 2 share are no more than 3 from a half on
+    (-1, 3.0, 0.75, 1.0),  # 1 + 2 share, no more than 3 up to 1
+    (1, 9.0, 0.75, 0.0),  # neither level takes so long: no thicker tiles than none, or none but these
+    (-1, 9.0, 0.75, 1.0),
+    (1, 2.5, 0.75, 0.75),  # both take as long: what was chosen
+    (-1, 2.5, 0.75, 0.75),
+    (0, 3.0, 0.75, 1.0),
+]
+
+
+@pytest.mark.parametrize(("dearer", "time", "before", "share"), FRUGAL)
+def test_tiles_take_the_least_energy_that_is_hidden_by_the_slowest_resource(dearer, time, before, share):
+    levels = single(1), single(2), single(4), single(2)  # slower by the share, and faster
+    assert _frugal(single(before), single(time), *levels, single(dearer))[0] == pytest.approx(share, abs=5e-3)
+
+
+@pytest.mark.parametrize(("dearer", "share"), [(1.0, 0.0), (-1.0, 1.0)])
+def test_tiles_that_change_no_level_take_what_is_frugal(dearer, share):
+    assert _frugal(single(0.5), single(3), single(1), single(0), single(1), single(0), single(dearer))[0] == share
+
+
+OVERFLOW = [
+    # rows of C, units; rows and columns of the tiles at work at once
+    (640.0, 4.0, 4 * 64 + 1 * 16),  # four units below each other share one column
+    (640.0, 30.0, 10 * 64 + 3 * 16),  # ten rows of tiles, in three columns
+    (640.0, 80.0, 10 * 64 + 5 * 16),  # and no more columns than there are
+    (64.0, 4.0, 64 + 4 * 16),
+]
+
+
+@pytest.mark.parametrize(("m", "units", "active"), OVERFLOW)
+def test_panels_that_overflow_the_last_cache_are_read_once_more_by_hand(m, units, active):
+    """Tiles of 64 x 32 of m x 160 x 100 in two bytes, B of half of that: half of all panels where a cache of two parts just holds them."""
+    capacity = active * 100 * 2 / 2 / 4
+    cache = SimpleNamespace(capacity=np.array([capacity]), instances=np.array([2.0]))
+    made = SimpleNamespace(levels=(None, cache, None), units=np.array([units]))
+    sizes = [np.array([size]) for size in (m, 160.0, 100.0, 64.0, 16.0, 32.0)]
+    for span, share in ((4.0, 1 / (1 + 1)), (8.0, 1 / (1 + 8))):  # the cache counts for so many times its bytes
+        found = waves.overflow(*sizes, 2.0, made, SimpleNamespace(span=span, reread=1.0))
+        assert found.item() == near(np.ceil(m / 64) * 5 * (64 + 16) * 100 * 2 * share)
 
 
 # ------------------------------------------------------------------------------------------ ranks of a system

@@ -9,8 +9,12 @@ from scipy.integrate import trapezoid
 from scipy.stats import lognorm
 
 import crossflow
+from crossflow.evidence.replay.breakdown import RankShare, RankWorks, mean_shares, share_of
 from crossflow.evidence.replay.clocks import _ends
+from crossflow.evidence.replay.edges import OVERHEAD_KINDS, HostPieces
 from crossflow.evidence.replay.kernels import _broadcast
+from crossflow.evidence.replay.kineto import KERNEL
+from crossflow.evidence.replay.overheads import overheads_of
 from crossflow.evidence.validation.kernels_experts import _exchange_times, read_exchanges
 from crossflow.evidence.validation.post_training import CV, _uncut_mean
 from crossflow.evidence.validation.power import NODES, _node_watts, _training_runs
@@ -105,3 +109,57 @@ def test_shares_of_a_predicted_step_are_all_of_it(tmp_path):
         assert one.time == pytest.approx(timeline.total, rel=1e-6)
         assert sum(one.parts.values()) == pytest.approx(one.time, rel=1e-9)
         assert min(one.parts["busy"], one.parts["exposed_communication"], one.parts["host"], one.parts["idle"]) > 0.0
+
+
+def traced(owner, kind, op, length, names, *, source="a.json", edges=4):
+    """A graph with such segments of the host."""
+    pieces = HostPieces(owner=np.array(owner), kind=np.array(kind), op=np.array(op), length=np.array(length), names=names)
+    return SimpleNamespace(pieces=pieces, traces=[SimpleNamespace(source=source)], host=np.array([9.0, 9.0, 9.0, 7.0])[:edges])
+
+
+def test_overheads_of_a_host_by_hand():
+    """Two traces that number their operations in other orders: mean, spread and number of each operation, and of each kind."""
+    first = traced([0, 0, 1, 2], [0, 1, 0, 0], [0, 0, 1, 0], [1.0, 5.0, 4.0, 3.0], ("add", "mul"))
+    other = traced([0, 1], [0, 1], [1, 0], [5.0, 9.0], ("mul", "add"), source="b.json", edges=2)
+    found, (t1, t2) = overheads_of([first, other], "node"), OVERHEAD_KINDS[:2]
+    assert found.rows == {
+        (t1, ""): (3.25, pytest.approx(np.sqrt(2.1875)), 4),  # 1, 3, 4 and 5
+        (t1, "add"): (3.0, pytest.approx(np.sqrt(8 / 3)), 3), (t1, "mul"): (4.0, 0.0, 1),
+        (t2, ""): (7.0, 2.0, 2), (t2, "add"): (5.0, 0.0, 1), (t2, "mul"): (9.0, 0.0, 1),
+    }  # fmt: skip
+    assert (found.host, found.sources) == ("node", ("a.json", "b.json"))
+    assert found.host_times(first).tolist() == [3.0 + 5.0, 4.0, 3.0, 7.0]  # the last edge has none, and keeps what it took
+    assert found.seen(first) == 1.0
+    assert [found.mean(*key) for key in ((t1, "add"), (t1, "div"), (OVERHEAD_KINDS[2], "add"))] == [3.0, 3.25, 5e-6]
+    left = overheads_of([first, other], skip=lambda graph: np.arange(len(graph.host)) == 0)
+    assert left.rows == {(t1, ""): (3.5, 0.5, 2), (t1, "add"): (3.0, 0.0, 1), (t1, "mul"): (4.0, 0.0, 1), (t2, ""): (9.0, 0.0, 1),
+        (t2, "mul"): (9.0, 0.0, 1)}  # fmt: skip
+    assert left.seen(first) == 0.75  # but for add of the second kind
+    assert left.host_times(first).tolist() == [3.0 + 9.0, 4.0, 3.0, 7.0]
+
+
+def test_a_graph_without_segments_of_the_host_is_wholly_seen():
+    nothing = overheads_of([])
+    none = traced(np.zeros(0, dtype=int), np.zeros(0, dtype=int), np.zeros(0, dtype=int), [], ())
+    assert (nothing.rows, nothing.seen(none), nothing.host_times(none).tolist()) == ({}, 1.0, [9.0, 9.0, 9.0, 7.0])
+
+
+def test_where_a_step_of_a_rank_goes_by_hand():
+    """20 s: kernels 0 to 0.5, 1 to 6, 15 to 16 and 18 to 20, a copy that adds 6 to 8, a collective from 7 to 12 whose last rank comes at 9.
+    The host launched late what begins at 1 and at 18; from 12 to 15 the device has nothing to do for other reasons.
+    """
+    copy = KERNEL + 1
+    rows = [  # begin, end, when the last rank came, kind, whether a collective, whether launched late
+        (-9, 0, -9, KERNEL, False, True), (-3, 0.5, -3, KERNEL, False, True), (1, 4, 1, KERNEL, False, True),
+        (3, 6, 3, KERNEL, False, True), (5, 8, 5, copy, False, False), (7, 12, 9, KERNEL, True, False), (15, 16, 15, KERNEL, False, False),
+        (18, 25, 18, KERNEL, False, True), (20, 30, 20, KERNEL, False, True),
+    ]  # fmt: skip
+    starts, ends, come, kind, collective, late = map(np.array, zip(*rows, strict=True))
+    found = share_of(3, RankWorks(starts=starts, ends=ends, come=come, kind=kind, collective=collective, late=late), 0.0, 20.0)
+    assert (found.rank, found.time) == (3, 20.0)
+    assert found.parts == {"busy": 8.5, "copies": 2.0, "exposed_communication": 3.0, "waiting": 1.0, "host": 2.5, "idle": 3.0}
+    still = RankWorks(starts=starts[:1], ends=ends[:1], come=come[:1], kind=kind[:1], collective=collective[:1], late=late[:1])
+    nothing = share_of(0, still, 0.0, 20.0).parts  # what ended before: the host has the whole step
+    assert nothing == {"busy": 0.0, "copies": 0.0, "exposed_communication": 0.0, "waiting": 0.0, "host": 20.0, "idle": 0.0}
+    mean = mean_shares([found, RankShare(rank=3, time=10.0, parts=dict.fromkeys(found.parts, 1.0)), share_of(1, still, 0.0, 4.0)])
+    assert [(one.rank, one.time, one.parts["busy"], one.parts["host"]) for one in mean] == [(3, 15.0, 4.75, 1.75), (1, 4.0, 0.0, 4.0)]

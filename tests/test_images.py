@@ -360,6 +360,16 @@ def test_more_encoders_never_answer_later_and_their_devices_count():
     assert all(score.feasible[0] for score in scores)
 
 
+def test_tokens_of_several_images_leave_an_encoder_as_those_of_one_with_as_many():
+    """Three images of 256 tokens, or one of 768 for a device: as many bytes, and more than of one of 256."""
+    few, large = (
+        encoder_pool(asked({"images": {**IMAGES, "count": count, "tokens": each, "encode": {"strategy": "tp1", "workers": 1}}})).times.sent
+        for count, each in ((3, 256), (1, 768))
+    )
+    assert few[3] == pytest.approx(large[1], rel=1e-12)
+    assert 0.0 == few[0] < few[1] < few[2] < few[3]
+
+
 def test_encoders_take_energy_and_rent():
     scenario = asked({"images": {**IMAGES, "encode": {"strategy": "tp1", "workers": 4}}})
     pool, figures = encoder_pool(scenario), serve(scenario).to_dict()

@@ -551,3 +551,15 @@ def test_a_run_that_does_not_fail_ends_on_time():
     run = a_run(0.0, interval=600.0, stall=60.0)
     found = history(run, 6000.0, 0)
     assert found.duration == pytest.approx(6000 + 9 * 60, abs=61)
+
+
+def test_a_run_that_only_stops_as_planned_by_hand():
+    """10,000 s between stops, of which four saves of 50 s leave 9,800; then a save of 50 + 200 s, 1,000 s and a restart of 300 s."""
+    given = {"interval": 2000.0, "stall": 50.0, "commit": 200.0, "restart": 300.0, "planned": 1e-4, "maintenance": 1000.0}
+    found = history(a_run(0.0, **given), 20_000.0, 0, spans=True)
+    times = {"useful": 20_000.0, "saving": 2 * 200.0, "maintenance": 2 * (50 + 200 + 1000 + 300.0)}
+    assert {kind: time for kind, time in found.times.items() if time} == pytest.approx(times)
+    assert found.duration == pytest.approx(sum(times.values()))
+    stops = [(span.begin, span.end) for span in found.spans if span.kind == "maintenance"]
+    assert np.ravel(stops).tolist() == pytest.approx([10_000, 11_250, 11_250, 11_550, 21_550, 22_800, 22_800, 23_100])
+    assert set(found.interruptions.values()) == {0}

@@ -8,6 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.evaluation.fewer_bits import fewer_bits
 from crossflow.answers.sections import model_name
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.edges.cli.parser import parse
@@ -64,6 +65,17 @@ def test_a_checkpoint_beside_a_job_is_not_told_to_give_failures():
         crossflow.from_dict({**made, "run": run, "job": {"kind": "dpo"}})
     assert "leave checkpoint out" in str(error.value)
     assert "give it" not in str(error.value)
+
+
+def test_the_widest_weights_that_fit_are_told_with_what_they_free():
+    """Of 31.2e9 weights in layers 4 of 16 bits stay: 1.5 bytes of each but for few scales; nothing where 16 bits are asked for."""
+    given = {"model": "qwen3-32b", "task": "decode", "global_batch": 16}
+    made = crossflow.from_dict({"system": {"template": "a40-node", "devices": 1}, "workload": given, "strategy": "tp1"})
+    (told,) = fewer_bits(made)
+    assert told == "workload.weight_dtype: int4 frees 43.0 GiB and fits with 8.9 GiB to spare"
+    assert pytest.approx(1.5 * 31.2e9, rel=0.02) == 43.0 * 2**30
+    for workload in ({**given, "weight_dtype": "bf16"}, {**given, "task": "training"}):
+        assert fewer_bits(crossflow.from_dict({"system": "a40-node", "workload": workload, "strategy": "tp1-dp8"})) == ()
 
 
 @pytest.mark.thorough  # what it runs quicker tests run too

@@ -1,5 +1,7 @@
 """Costs by which tables are shared out, worked out by hand: look-ups, exchanges and bytes of pieces, loads of ranks, cuts."""
 
+import itertools
+
 import numpy as np
 import pytest
 from test_dlrm_anchors import machine, near, plans_of, spec_of
@@ -11,7 +13,7 @@ from crossflow.answers.steps import own_step
 from crossflow.cost.sharding import PieceCosts, piece_bytes
 from crossflow.engine.runs.dlrm_sharded import candidates, chosen, pricing, rank_rows
 from crossflow.parallel.sharding import sharders
-from crossflow.parallel.sharding.exact import LeastLoaded, _bounds, fullest, held
+from crossflow.parallel.sharding.exact import LeastLoaded, _bounds, _exchanged, fullest, held
 from crossflow.parallel.sharding.pieces import Piece, Sharding, checked, singles
 from crossflow.parallel.sharding.sharders import cut, greedy, parts_needed, share_out
 from crossflow.parallel.strategy.hierarchy import hierarchy_of
@@ -278,3 +280,27 @@ def test_rows_of_ranks_add_up_to_the_model(devices):
     assert sum(row["table_bytes"] for row in rows) == near(table)
     pooled = 8192 * (2 * 128 + 12 * 64) * job.forward
     assert sum(row["exchanged_bytes"] for row in rows) == near(pooled * (devices > 1))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_move_and_no_exchange_of_two_pieces_is_left_that_lowers_the_load(seed):
+    """Of a rank that is the fullest in a phase, where all ranks still hold their pieces; every move and exchange is tried."""
+    rng = np.random.default_rng(seed)
+    phases, ranks, pieces = rng.integers(1, 4), int(rng.integers(2, 5)), int(rng.integers(4, 10))
+    costs, sizes = rng.integers(1, 20, (phases, pieces)).astype(float), rng.integers(1, 9, pieces).astype(float)
+    start = rng.integers(0, ranks, pieces)
+    capacity = held(sizes, start, ranks) + rng.integers(0, 4)
+    found = _exchanged(costs, sizes, ranks, capacity, start)
+    least = fullest(costs, found, ranks)
+    assert least <= fullest(costs, start, ranks)
+    assert held(sizes, found, ranks) <= capacity
+    full = {int(np.bincount(found, phase, minlength=ranks).argmax()) for phase in costs}
+    tried = []
+    for piece, other in itertools.product(range(pieces), range(pieces + ranks)):  # another piece, or a rank
+        after = found.copy()
+        after[piece] = found[other] if other < pieces else other - pieces
+        if other < pieces:
+            after[other] = found[piece]
+        if found[piece] in full and held(sizes, after, ranks) <= capacity:
+            tried.append(fullest(costs, after, ranks))
+    assert min(tried) >= least * (1.0 - 1e-9)

@@ -62,6 +62,24 @@ def test_kimi_delta_attention_by_hand():
     assert made({**PURE, "ssm": KDA}).workload.transformer().part_flops(part, 1) == 2 * (matrices + 16 * 129) + 2 * 3 * 16 * 128 * 128
 
 
+PARAMETERS = [
+    # a mixer of 1,024 elements: what comes in, its convolution over four tokens, the recurrence, what goes out, norms
+    (SSM, 1024 * (2 * 2048 + 2 * 4 * 128 + 32), (4 + 1) * (2048 + 1024), 3 * 32 + 2048, 2048 * 1024, 1024),
+    (DELTA, 1024 * (2 * 4096 + 2 * 16 * 128 + 2 * 32), 4 * (4096 + 2 * 2048), 2 * 32, 4096 * 1024, 1024 + 128),
+    (SELECTIVE, 1024 * 2 * 2048, (4 + 1) * 2048, 2048 * (64 + 32) + (64 + 1) * 2048 + (16 + 1) * 2048, 2048 * 1024, 1024 + 64 + 32),
+    ({**SELECTIVE, "norm": False, "bias": True}, (1024 + 1) * 2 * 2048, (4 + 1) * 2048, 2048 * (64 + 32) + (64 + 17 + 1) * 2048, 2048 * 1024 + 1024, 1024),
+    ({"kind": "conv", "heads": 1024, "conv": 3, "conv_bias": False}, 1024 * 3 * 1024, 3 * 1024, 0, 1024 * 1024, 1024),
+    ({"kind": "rglru", "heads": 16, "head_dim": 64, "state": 1}, 1024 * 2 * 1024, (4 + 1) * 1024, (64 + 1) * 2 * 1024 + 1024, 1024 * 1024, 1024),
+    ({"kind": "lightning", "heads": 16, "head_dim": 64, "groups": 16, "state": 64, "conv": 0}, 1024 * 4 * 1024, 0, 1024, 1024 * 1024, 1024),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ssm", *"abcde"), PARAMETERS)
+def test_parameters_of_a_mixer_by_hand(ssm, a, b, c, d, e):
+    part = made({**PURE, "ssm": ssm}).workload.transformer().layers[0].parts[0]
+    assert part.parameters == a + b + c + d + e
+
+
 def test_decays_of_every_channel_cost_passes_beyond_one_decay_a_head():
     one = {**KDA, "kind": "gated_delta"}
     del one["step_rank"]

@@ -255,9 +255,23 @@ PROBLEMS = [
     (Plan(cp=32), {}, "the 32 tokens of a sample are not divisible by 2 x cp = 64: a context rank of a causal mask has two chunks"),
     (Plan(pp=4), {}, None),
     (Plan(pp=5), {}, "pp x virtual_stages = 5 x 1 chunks, but the model has 2 layers; stage_layers can list chunks without a layer, such as 0+1x2+0x2"),
+    (Plan(pp=4, virtual_stages=2, micro_batch=2), {"layers": 8}, None),  # four microbatches of the eight samples of a replica
+    (Plan(pp=4, virtual_stages=2, micro_batch=4), {"layers": 8}, "2 microbatches are not divisible by pp = 4, which the interleaved schedule needs"),
+    (Plan(tp=4, mlp_tp=2, sequence_parallel=True, distant=("mlp",)), {}, None),
+    (
+        Plan(tp=4, cp=2, mlp_tp=2, sequence_parallel=True, distant=("mlp",)), {},
+        "distant: mlp with mlp_tp = 2 would share each layer among ranks of other replicas; give tp all the ranks (dp x cp = 1 x 2)",
+    ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("plan", "changes", "sentence"), PROBLEMS)
 def test_why_a_plan_does_not_divide(plan, changes, sentence):
     assert plan_problem(plan, model_of(**changes), 8 * plan.dp) == sentence
+
+
+def test_modules_that_are_computed_again_by_themselves():
+    """As Megatron: where none is named, the core of attention alone."""
+    assert Plan(recompute="selective").repeated == ("core_attn",)
+    assert Plan(recompute="selective", recompute_modules=("mlp", "layernorm")).repeated == ("mlp", "layernorm")
+    assert Plan(recompute="full").repeated == Plan().repeated == ()

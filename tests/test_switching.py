@@ -216,6 +216,63 @@ def test_a_better_switch_or_medium_is_never_worse(what):
     assert moved
 
 
+@pytest.mark.parametrize(
+    ("devices", "hops", "chips", "inside", "between", "passes"),
+    [
+        (4, 1, 1, 0.0, 0.0, (2, 0, 0)),  # one router
+        (8, 2, 2, 1 / 8, 0.0, (2, 2, 0)),  # two, and one link between them
+        (32, 2, 8, 8 * 7 / 2 / 32, 0.0, (2, 2, 0)),  # a whole group
+        (33, 4, 16, 8 * 7 / 2 / 32, 0.5, (2, 2, 1)),  # and another with as many routers, and a link for each device, counted once
+        (64, 4, 16, 8 * 7 / 2 / 32, 0.5, (2, 2, 1)),
+        (96, 4, 24, 8 * 7 / 2 / 32, 0.5, (2, 2, 1)),
+    ],
+)
+def test_a_dragonfly_by_hand(devices, hops, chips, inside, between, passes):
+    """Routers of 16 ports have four devices; a group of 32 has eight, with 8 x (16 - 4 - 7) = 40 ports for others; two networks."""
+    found = dragonfly(points(float(devices)), points(32.0), points(2.0), points(16.0), Room())
+    assert (found.tiers.item(), found.hops.item(), found.chips.item()) == (1, hops, 2 * chips)
+    assert [span.share.item() for span in found.spans] == [1.0, inside, between]
+    assert tuple(span.passes.item() for span in found.spans) == passes
+    assert not any(problem.any() for problem, _ in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("group", "taper", "problems"),
+    [
+        (32, 1.0, [False, False]),  # twice as many routers as devices on each
+        (33, 1.0, [True, False]),  # nine, of which each has 16 - 4 - 8 ports left: 36
+        (36, 1.0, [True, False]),
+        (40, 1.0, [True, True]),  # ten, of which each has three
+        (40, 1.5, [True, False]),  # 27 links
+        (4, 1.0, [False, True]),  # one with twelve, and 19 other groups
+    ],
+)
+def test_groups_of_a_dragonfly_have_ports_for_all_links_or_are_refused(group, taper, problems):
+    found = dragonfly(points(80.0), points(float(group)), points(1.0), points(16.0), Room(), taper=taper)
+    assert [problem.item() for problem, _ in found.problems] == problems
+
+
+WIRINGS = [
+    lambda devices, radix: folded_clos(devices, points(4.0), radix, Room(), taper=2.0),
+    lambda devices, radix: folded_clos(devices, points(4.0), radix, Room(), tiers=3, abreast=8, near=points(16.0)),
+    lambda devices, radix: dragonfly(devices, points(64.0), points(4.0), radix, Room()),
+    lambda devices, radix: dragonfly(devices, np.minimum(devices, 32.0), points(2.0), radix, Room(), taper=2.0),
+    lambda devices, radix: optical_torus(devices, (4, 4, 4), points(1.0), radix, Room()),
+]
+
+
+@pytest.mark.parametrize("made", WIRINGS)
+def test_every_number_of_a_wiring_is_that_of_its_point(made):
+    def numbers(wiring):
+        spans = [number for span in wiring.spans for number in (span.share, span.length, span.passes)]
+        return [wiring.tiers, wiring.hops, wiring.chips, *spans, *(mask for mask, _ in wiring.problems)]
+
+    devices, radix = np.array([1.0, 16.0, 64.0, 500.0, 4096.0]), np.array([16.0, 24.0, 64.0, 64.0, 128.0])
+    each = [numbers(made(devices[[i]], radix[[i]])) for i in range(5)]
+    for together, *alone in zip(numbers(made(devices, radix)), *each, strict=True):
+        np.testing.assert_allclose(np.broadcast_to(together, 5), np.concatenate(alone), rtol=1e-12)
+
+
 def test_points_of_a_batch_are_as_they_are_alone():
     base = scenario(576, uplink="CPO-200G")
     tried = {

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_step_anchors import ATTENTION, MLP, MOE, NORM, TABLE, by_unit, job_of, layout_of, machine_of, near, stack_of
 
+import crossflow
 from crossflow.engine.runs.memory import GRADIENTS, OPTIMIZER, WEIGHTS, memory
 from crossflow.hardware.architecture.software import WeightSharing
 from crossflow.parallel.strategy.plan import Plan
@@ -228,3 +229,13 @@ def test_gradients_wait_in_buckets_where_other_ranks_hold_the_same(zero):
     more = buffers(Plan(dp=4, zero=zero), buckets=True) - buffers(Plan(dp=4, zero=zero), buckets=False)
     assert more == (near(job_of().model.parameters * 2) if zero < 3 else 0.0)
     assert buffers(Plan(zero=0), buckets=True) == buffers(Plan(zero=0), buckets=False)
+
+
+@pytest.mark.parametrize("task", ["forward", "prefill", "decode"])
+def test_steps_without_gradients_wait_for_the_weights_that_they_gather(task):
+    """On few tokens: no shorter than all gathers, and longer than with whole weights by what the gathers expose."""
+    workload = {"model": "llama3-8b", "global_batch": 16, "sequence": 128, "task": task}
+    given = {"system": {"template": "dgx-h100", "nodes": 2}, "workload": workload, "software": "pytorch-fsdp"}
+    shards, whole = (crossflow.evaluate(crossflow.from_dict({**given, "strategy": plan})) for plan in ("dp16-z3", "dp16"))
+    assert shards.step_time[0] >= shards.communication["all_gather"][0] > 0.5 * whole.step_time[0]
+    assert shards.step_time[0] == near(whole.step_time[0] + shards.exposed_communication["all_gather"][0])

@@ -254,9 +254,7 @@ def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack
     return library_attention_costs(calls, kernels, costs, architecture, gap, others)
 
 
-def fused_attention(
-    table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool = False
-) -> KernelCosts:
+def fused_attention(table: KernelTable, dtype: str, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
     """Fused attention of kernels that nobody measured, as the stack's use a device."""
     (flops, moved, blocks), (_, *shapes), backward = table.attention
     sizes, share = (flops, moved, moved, blocks, np.ones((len(flops), 1))), _share(backward, architecture, stack)

@@ -27,11 +27,11 @@ TESTS = {
     "expert_overlap materialise sparse statespace rwkv adapters served_adapters families pass_anchors cache_anchors table_anchors tiers",
     "workload/requests": "requests_draws requests_reading requests_cli requests_scenario requests_fields",
     "engine/service": "service_events serve fleets fleet_scenarios requests_scenario swapping served_adapters expert_pools "
-    "rising_rates images arriving",
+    "rising_rates images arriving router_anchors",
     "engine/lasting": "lasting jitter lasting_runs saving validation_goodput lasting_shown",
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
-    "answers/evaluation": "post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown job_trust "
-    "faster_links rising_rates serve serving congestion congestion_services images",
+    "answers/evaluation": "evaluate chips post_training lasting lasting_runs requests_scenario distance replayed_points lasting_shown "
+    "job_trust faster_links rising_rates serve serving congestion congestion_services images misleading",
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending "
     "evidence_anchors",
     "engine/runs": "step_anchors offload_anchors chunk_anchors cross_anchors zero_anchors dlrm_anchors transformer_step memory dlrm "
@@ -40,10 +40,10 @@ TESTS = {
     "arriving events_list",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
     "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
-    "transformer_step switches pass_anchors",
+    "transformer_step switches pass_anchors images",
     "workload/cluster": "cluster_reading cluster",
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
-    "roofline job_trust places misleading limits python_guesses",
+    "roofline job_trust places misleading limits python_guesses score_anchors",
     "answers/catalogue": "known_names python_guesses release init",
     "answers/cluster": "cluster cluster_sharing",
     "answers/explanation": "sensitivity uncertainty parameters decisions evaluate uses paths explore_scenario job_explanations datatypes "
