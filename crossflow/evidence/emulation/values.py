@@ -12,6 +12,9 @@ import torch
 
 from crossflow.evidence.emulation.buffers import put
 
+RING = 16  # most ranks that are added one by one
+MANY = 6  # fewest equal numbers whose sum one by one may differ from one that is rounded once
+PART = 1 << 14  # elements that stay in the caches of a processor while they are added
 KEPT = 8  # messages of one way that nobody has received yet; of a pipeline nobody ever does
 
 
@@ -19,8 +22,8 @@ KEPT = 8  # messages of one way that nobody has received yet; of a pipeline nobo
 def reduce_equal(tensor: torch.Tensor, reduction: Any, ranks: int) -> None:
     """Write the reduction over so many equal buffers into one of them.
 
-    A sum is `ranks` times the buffer, rounded once; a ring that adds rank by rank rounds more often, so the last digits may differ.
-    A sum of truth values is their disjunction, as in NCCL.
+    Up to `RING` ranks are added one by one, as a ring does, so that each addition rounds; the sum of more is rounded once, as that of
+    trees and of switches that add in more bits nearly is. A sum of truth values is their disjunction, as in NCCL.
 
     Parameters
     ----------
@@ -47,7 +50,13 @@ def _changed(tensor: torch.Tensor, name: str, reduction: Any, ranks: int) -> tor
         return tensor.pow_(ranks)
     if name == "PREMUL_SUM":
         tensor.mul_(reduction.__getstate__()[1])
-    return tensor.mul_(ranks)
+    if ranks > RING or ranks < MANY or not tensor.is_floating_point():
+        return tensor.mul_(ranks)
+    for part in tensor.view(-1).split(PART) if tensor.is_contiguous() else (tensor,):
+        one = part.clone()
+        for _ in range(ranks - 1):
+            part.add_(one)
+    return tensor
 
 
 def reducing(tensors: Iterable[torch.Tensor], reduction: Any, ranks: int, first: Callable[[], None] | None = None) -> Callable[[], None]:
