@@ -71,11 +71,19 @@ def test_families_divide(kind, parallel, tmp_path):
     assert dict(program.axes)[parallel[:2]] == 2
 
 
-def test_families_that_tensor_ranks_cannot_divide_say_so(tmp_path, exactly):
+def test_a_family_whose_heads_share_keys_divides_its_matrices_one_by_one(tmp_path):
+    """Falcon has one matrix for all queries and for the keys and values that they share: attention runs whole, all products are halves."""
     path = config(tmp_path, "falcon", **MODELS["falcon"])
-    sentence = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
-    with pytest.raises(CrossflowError, match=exactly(f"{path}: {sentence}")):
-        record(path, world_size=2, parallel="tp=2", sequence=32)
+    with pytest.warns(
+        UserWarning, match=r"gives and takes whole tensors, .*: transformer\.h\.\*\.self_attention\.query_key_value .*\.dense$"
+    ):
+        divided = record(path, world_size=2, parallel="tp=2", sequence=32)
+    whole = record(path, sequence=32)
+    products = [sum(one.flops for op in program.ops for one in (program.kernels[i] for i in op.kernels) if isinstance(one, Product))
+                for program in (divided, whole)]  # fmt: skip
+    assert products[0] == pytest.approx(products[1] / 2)
+    heads = [{one.heads for one in program.kernels if isinstance(one, Attention)} for program in (divided, whole)]
+    assert heads[0] == heads[1]
 
 
 def test_windows_and_latents_reach_the_kernels(tmp_path):
