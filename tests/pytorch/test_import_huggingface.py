@@ -5,13 +5,18 @@ import json
 import math
 import re
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
+from blocks import block_kernels
 
 import crossflow
 from crossflow.answers.evaluation.events import events
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program import write_program
 from crossflow.program.kernels import Attention, Pass, Product, Scan
 
@@ -178,6 +183,34 @@ def test_a_model_is_the_same_imported_and_built_in(kind, tmp_path):
     assert operations(theirs) == (pytest.approx(operations(ours)[0], rel=1e-4), pytest.approx(operations(ours)[1], rel=1e-6))
     steps = [float(crossflow.predict(one).step_time) for one in (ours, theirs)]
     assert -0.01 < steps[1] / steps[0] - 1 < longer
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pytorch-model.md"
+LISTED = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "mamba2": "Mamba-2", "vit": "ViT-L"}
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+def test_the_page_lists_the_bytes_of_a_layer_and_why_they_differ(kind, tmp_path):
+    """Passes of the last layer but one; lines add up to the difference."""
+    keys, sequence, batch, _ = ROUND_TRIPS[kind]
+    path = config(tmp_path, kind, **keys, dtype="bfloat16")
+    program = record(path, batch=batch, sequence=sequence)
+    numbers = [re.search(r"layers?\.(\d+)", op.layer) for op in program.ops]
+    last = max(int(one[1]) for one in numbers if one)
+    own = (op for op, one in zip(program.ops, numbers, strict=True) if one and int(one[1]) == last - 1 and op.phase != "update")
+    imported = sum(one.moved for op in own for one in (program.kernels[i] for i in op.kernels) if isinstance(one, Pass))
+    model = {"model": path, "global_batch": batch, **({"sequence": sequence} if sequence else {})}
+    software = {"like": "pytorch", "gradient": "weight"}
+    ours = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 1}, "software": software, "workload": model,
+                                "strategy": {"micro_batch": batch}})  # fmt: skip
+    passes = block_kernels(ours.job(), Layout.of([Plan()], np.ones(1), 8), ours.stack).passes
+    unit = "1." if kind == "deepseek_v3" else "0."  # dense layers come first
+    built = batch * sum(float(np.sum(one.moved)) for one in passes if one.unit.startswith(unit))
+    cells = next(line for line in PAGE.read_text().splitlines() if re.match(rf"\| {LISTED[kind]}, [\d,]+ \|", line)).split("|")
+    listed = [float(cell.replace(",", "")) for cell in cells[2:4]]
+    assert [built / 1e6, imported / 1e6] == pytest.approx(listed, rel=2e-3)
+    lines = sum(float(one.replace(",", "")) for one in re.findall(r"[+-][\d,]*\d", cells[4]))
+    assert lines == pytest.approx(listed[1] - listed[0], abs=0.005 * listed[1])
 
 
 def test_wrong_configs_are_refused(tmp_path, exactly):
