@@ -163,3 +163,17 @@ def test_kernels_in_stablehlo_have_the_names_and_estimates_of_their_attributes()
 """
     (one,) = imported(text, name="m", samples=1).program.kernels
     assert (one.flops, one.moved, one.what) == (64, 96, "k")
+
+
+def test_attributes_of_calls_in_stablehlo():
+    """As foreign functions have them, in braces."""
+    kinds = "tensor<2x64x8x32xbf16>, tensor<2x128x4x32xbf16>, tensor<2x128x4x32xbf16>"
+    text = f"""module @m attributes {{mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32}} {{
+  func.func public @main(%arg0: tensor<2x64x8x32xbf16>, %arg1: tensor<2x128x4x32xbf16>, %arg2: tensor<2x128x4x32xbf16>) -> (tensor<2x64x8x32xbf16>) {{
+    %0 = stablehlo.custom_call @te_fused_attn_forward_ffi(%arg0, %arg1, %arg2) {{api_version = 4 : i32, backend_config = {{{SIZES}, head_dim = 32 : i64, mask_type = 2 : i64}}}} : ({kinds}) -> tensor<2x64x8x32xbf16>
+    return %0 : tensor<2x64x8x32xbf16>
+  }}
+}}
+"""  # noqa: E501
+    (one,) = imported(text, name="m", samples=1).program.kernels
+    assert (one.samples, one.heads, one.length, one.seen, one.kv_heads, one.causal) == (2, 8, 64, 128, 4, True)

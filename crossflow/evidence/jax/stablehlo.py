@@ -310,7 +310,7 @@ def _attributes(op: str, text: str, regions: Sequence[str], given: Sequence[HloT
         found["callee"] = regions[0]
     elif op == "custom_call":
         target = re.search(r"@\"?([\w.$\-]+)", text)
-        config = re.search(r'backend_config = "((?:[^"\\]|\\.)+)"', text) or re.search(r"mhlo\.backend_config = (\{.*\})", text)
+        config = re.search(r'backend_config = "((?:[^"\\]|\\.)+)"', text) or re.search(r"\bbackend_config = (\{.*\})", text)
         kernel = re.search(r'\b(?:kernel_)?name = "(\w+)"', text)
         found |= {"target": target[1] if target else "", "config": config[1].replace("\\22", '"') if config else ""}
         found["kernel"] = kernel[1] if kernel else ""
