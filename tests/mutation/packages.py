@@ -14,7 +14,7 @@ TESTS = {
     "nearby one_price spread software events_list attention_kernels experts expert_overlap products power unlike shared_links "
     "wide_experts tiers tier_anchors host_times faster_links expert_anchors chunk_anchors step_anchors second_memory_anchors",
     "program": "program_anchors program operations engine lookups statespace dlrm_program blocks windows formats transform replay_kernels "
-    "embedding experts wide_experts jax_texts",
+    "embedding experts wide_experts jax_texts jax_calls",
     "engine": "engine_anchors engine dlrm events schedule sharded physics context transform unlike",
     "engine/timeline": "pipeline arrays timeline trace compare distsim schedules job_timelines cli_timeline",
     "hardware/mapping": "placement topology rings spread links plan collectives congestion congestion_services flows slices shared_links",
@@ -62,7 +62,7 @@ TESTS = {
     "loop_apart attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
     "evidence_anchors",
     "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences",
-    "evidence/jax": "jax_texts",
+    "evidence/jax": "jax_texts jax_calls",
     "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch launch_mending other_options",
     "edges/trace": "trace compare gantt lasting_shown packed cluster serve",
     "edges/explore": "explore_study explore_scenario explore_server explore_helper explore_offline explore_opening explore_page "

@@ -255,6 +255,18 @@ def test_a_stage_that_asks_an_emulated_one_for_shapes_is_refused(script):
     assert "crossflow: a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args" in done.stderr
 
 
+def test_the_first_stage_knows_the_shapes_of_what_comes_back(script):
+    """The gradients of what it gives; its weights move by what the emulated next stage sends."""
+    done = script(
+        "from torch.distributed.pipelining import PipelineStage, Schedule1F1B\n"
+        "model = torch.nn.Linear(8, 6)\nstage = PipelineStage(model, 0, 8, torch.device('cpu'))\n"
+        "schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=torch.nn.functional.mse_loss)\n"
+        "for _ in range(2): schedule.step(torch.ones(16, 8))\nprint(model.weight.grad.shape)\n",
+        ranks="0",
+    )
+    assert (done.returncode, done.stdout) == (0, "torch.Size([6, 8])\n"), done.stderr
+
+
 def test_states_that_emulated_ranks_have_are_not_consolidated(script):
     """Torch read an empty pickle."""
     done = script(

@@ -238,13 +238,13 @@ def real(emulating, tmp_path_factory):
     return {(ranks, rank): torch.load(folder / f"{ranks}.{rank}", weights_only=False) for ranks in RANKS for rank in range(ranks)}
 
 
-def _forked(folder, ranks, rank):
+def _forked(folder, ranks, rank, calls=every_call):
     child = os.fork()
     if not child:
         try:
             torch.set_num_threads(1)
             dist.init_process_group("gloo", init_method=f"file://{folder}/store{ranks}", rank=rank, world_size=ranks)
-            torch.save(every_call(ranks), folder / f"{ranks}.{rank}")
+            torch.save(calls(ranks), folder / f"{ranks}.{rank}")
             dist.barrier()
             os._exit(0)
         except BaseException:  # the parent must not go on twice
@@ -261,6 +261,45 @@ def test_an_emulated_rank_has_what_real_ranks_with_equal_data_have(real, emulati
         torch.testing.assert_close(
             emulating[ranks, rank][name], real[ranks, rank][name], rtol=1e-6, atol=0, msg=lambda text, rank=rank: f"rank {rank}: {text}"
         )
+
+
+MOST = 8  # ranks, of which sums that are rounded once differ from those that are added rank by rank
+
+
+def rounded(ranks):
+    """Sums of numbers that are not exact, by each way to add, and losses of a model in BF16 that DDP trains."""
+    found = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        torch.manual_seed(3)
+        whole, numbers, own = torch.randn(3001).to(dtype), torch.randn(ranks * 37).to(dtype), torch.zeros(37, dtype=dtype)
+        dist.all_reduce(whole)
+        SCATTER_WHOLE(own, numbers)
+        found += [whole, own]
+    torch.manual_seed(3)
+    layers = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).bfloat16()
+    model, given = torch.nn.parallel.DistributedDataParallel(layers), torch.randn(8, 16).bfloat16()
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    for _ in range(10):
+        loss = (model(given).float() - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*found, losses]
+
+
+def test_sums_round_rank_by_rank(tmp_path):
+    """Eight gloo ranks with equal data have the digits of the emulated one, and its losses in BF16."""
+    children = [_forked(tmp_path, MOST, rank, rounded) for rank in range(MOST)]
+    with emulated(RunSettings(world_size=MOST, rank=0, real=(0,), system="dgx-h100")):
+        dist.init_process_group("gloo")
+        *mine, losses = rounded(MOST)
+    assert not any(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+    *theirs, real_losses = torch.load(tmp_path / f"{MOST}.0", weights_only=False)
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    assert losses == real_losses
+    once = torch.randn(3001, generator=torch.Generator().manual_seed(3)).bfloat16() * MOST
+    assert (once != mine[0]).float().mean() > 0.3  # of numbers that would have another last digit
 
 
 def test_whole_weights_are_the_given_ones_but_for_what_this_rank_has_learnt():

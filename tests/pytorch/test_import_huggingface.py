@@ -5,13 +5,18 @@ import json
 import math
 import re
 from collections import Counter
+from pathlib import Path
 
+import numpy as np
 import pytest
+from blocks import block_kernels
 
 import crossflow
 from crossflow.answers.evaluation.events import events
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import record
+from crossflow.parallel.strategy.layout import Layout
+from crossflow.parallel.strategy.plan import Plan
 from crossflow.program import write_program
 from crossflow.program.kernels import Attention, Pass, Product, Scan
 
@@ -71,11 +76,19 @@ def test_families_divide(kind, parallel, tmp_path):
     assert dict(program.axes)[parallel[:2]] == 2
 
 
-def test_families_that_tensor_ranks_cannot_divide_say_so(tmp_path, exactly):
+def test_a_family_whose_heads_share_keys_divides_its_matrices_one_by_one(tmp_path):
+    """Falcon has one matrix for all queries and for the keys and values that they share: attention runs whole, all products are halves."""
     path = config(tmp_path, "falcon", **MODELS["falcon"])
-    sentence = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
-    with pytest.raises(CrossflowError, match=exactly(f"{path}: {sentence}")):
-        record(path, world_size=2, parallel="tp=2", sequence=32)
+    with pytest.warns(
+        UserWarning, match=r"gives and takes whole tensors, .*: transformer\.h\.\*\.self_attention\.query_key_value .*\.dense$"
+    ):
+        divided = record(path, world_size=2, parallel="tp=2", sequence=32)
+    whole = record(path, sequence=32)
+    products = [sum(one.flops for op in program.ops for one in (program.kernels[i] for i in op.kernels) if isinstance(one, Product))
+                for program in (divided, whole)]  # fmt: skip
+    assert products[0] == pytest.approx(products[1] / 2)
+    heads = [{one.heads for one in program.kernels if isinstance(one, Attention)} for program in (divided, whole)]
+    assert heads[0] == heads[1]
 
 
 def test_windows_and_latents_reach_the_kernels(tmp_path):
@@ -170,6 +183,34 @@ def test_a_model_is_the_same_imported_and_built_in(kind, tmp_path):
     assert operations(theirs) == (pytest.approx(operations(ours)[0], rel=1e-4), pytest.approx(operations(ours)[1], rel=1e-6))
     steps = [float(crossflow.predict(one).step_time) for one in (ours, theirs)]
     assert -0.01 < steps[1] / steps[0] - 1 < longer
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pytorch-model.md"
+LISTED = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral", "deepseek_v3": "DeepSeek-V3", "mamba2": "Mamba-2", "vit": "ViT-L"}
+
+
+@pytest.mark.parametrize("kind", ROUND_TRIPS)
+def test_the_page_lists_the_bytes_of_a_layer_and_why_they_differ(kind, tmp_path):
+    """Passes of the last layer but one; lines add up to the difference."""
+    keys, sequence, batch, _ = ROUND_TRIPS[kind]
+    path = config(tmp_path, kind, **keys, dtype="bfloat16")
+    program = record(path, batch=batch, sequence=sequence)
+    numbers = [re.search(r"layers?\.(\d+)", op.layer) for op in program.ops]
+    last = max(int(one[1]) for one in numbers if one)
+    own = (op for op, one in zip(program.ops, numbers, strict=True) if one and int(one[1]) == last - 1 and op.phase != "update")
+    imported = sum(one.moved for op in own for one in (program.kernels[i] for i in op.kernels) if isinstance(one, Pass))
+    model = {"model": path, "global_batch": batch, **({"sequence": sequence} if sequence else {})}
+    software = {"like": "pytorch", "gradient": "weight"}
+    ours = crossflow.from_dict({"system": {"template": "dgx-h100", "devices": 1}, "software": software, "workload": model,
+                                "strategy": {"micro_batch": batch}})  # fmt: skip
+    passes = block_kernels(ours.job(), Layout.of([Plan()], np.ones(1), 8), ours.stack).passes
+    unit = "1." if kind == "deepseek_v3" else "0."  # dense layers come first
+    built = batch * sum(float(np.sum(one.moved)) for one in passes if one.unit.startswith(unit))
+    cells = next(line for line in PAGE.read_text().splitlines() if re.match(rf"\| {LISTED[kind]}, [\d,]+ \|", line)).split("|")
+    listed = [float(cell.replace(",", "")) for cell in cells[2:4]]
+    assert [built / 1e6, imported / 1e6] == pytest.approx(listed, rel=2e-3)
+    lines = sum(float(one.replace(",", "")) for one in re.findall(r"[+-][\d,]*\d", cells[4]))
+    assert lines == pytest.approx(listed[1] - listed[0], abs=0.005 * listed[1])
 
 
 def test_wrong_configs_are_refused(tmp_path, exactly):

@@ -258,17 +258,46 @@ def test_a_style_of_several_matrices_in_one_is_that_of_its_matrices():
     assert any(one.collective == "all_reduce" for one in first.messages)
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"norm": True}, "its matrices cannot be divided over tensor ranks by their names; leave tp out"),
-        ({"inplace": True}, "changes in place what a divided matrix gives, .* write it out of place, or leave tp out"),
-    ],
-)
-def test_what_tensor_ranks_cannot_divide_is_refused_with_the_cure(given, reason):
-    record(heads(**given))
-    with pytest.raises(CrossflowError, match=reason):
-        record(heads(**given), world_size=2, parallel="tp=2")
+def messages_of(program):
+    """How often each collective runs over how many bytes."""
+    found = (program.messages[op.message] for op in program.ops if op.message is not None)
+    return Counter((one.collective, one.size) for one in found)
+
+
+def test_matrices_whose_code_sees_whole_tensors_are_divided_one_by_one():
+    """A norm over all heads: queries, keys and values are gathered, the last matrix reads its part of the whole, attention runs whole."""
+    with pytest.warns(UserWarning, match=r"gives and takes whole tensors, which are gathered, .*: layers\.\*\.q_proj .*"):
+        found = record(heads(norm=True), world_size=2, parallel="tp=2")
+    assert divided_products(found) == {(16, 32, 64): 6, (16, 64, 32): 2}
+    assert {one.heads for one in found.kernels if isinstance(one, Attention)} == {4}
+    whole = 4.0 * 16 * 64  # a tensor in FP32
+    assert messages_of(found)["all_gather", whole] >= 6
+
+
+def test_what_a_divided_matrix_gives_may_be_changed_in_place():
+    """DTensor gives a view, which autograd lets nobody change; the collectives are those of code that works out of place."""
+    found, plain = (record(heads(inplace=one), world_size=2, parallel="tp=2") for one in (True, False))
+    assert messages_of(found) == messages_of(plain)
+    assert divided_products(found) == divided_products(plain)
+
+
+class Fixed(nn.Module):
+    """Layers whose code writes down a width in two places and in another way each, so that no way to divide them fits."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x @ self.up.weight.detach().numpy().sum() + self.down(self.up(x))
+
+
+def test_what_tensor_ranks_cannot_divide_is_refused_with_the_cure():
+    def build():
+        return nn.Sequential(Fixed(), Fixed()), torch.randn(2, 8, 64)
+
+    with pytest.raises(CrossflowError, match="leave tp out, or call parallelize_module in the function"):
+        record(build, world_size=2, parallel="tp=2")
 
 
 def test_an_unknown_error_on_tensor_ranks_names_the_way_without_them():
@@ -453,12 +482,11 @@ def test_a_matrix_behind_the_one_that_ends_its_mlp_is_divided_with_it():
     assert divided_products(found) == {(16, 128, 64): 4, (16, 64, 128): 2, (16, 512, 64): 1}
 
 
-def test_matrices_that_code_does_not_let_divide_stay_whole_and_are_named():
-    with pytest.warns(UserWarning, match=r"these matrices stay whole on all ranks, .*: \*\.c_attn \*\.c_proj$"):
+def test_matrices_that_code_does_not_let_divide_gather_what_they_give_and_are_named():
+    with pytest.warns(UserWarning, match=r"gives and takes whole tensors, .*: \*\.c_attn \*\.c_proj$"):
         found = record(packed(splits=False), world_size=2, parallel="tp=2")
-    assert divided_products(found) == dict.fromkeys([(16, 192, 64), (16, 64, 64), (16, 128, 64), (16, 64, 128)], 2)
-    reduced = [op for op in found.ops if op.message is not None and found.messages[op.message].collective == "all_reduce"]
-    assert len(reduced) == 2 * 2  # an MLP each way; nothing of attention
+    assert divided_products(found) == dict.fromkeys([(16, 96, 64), (16, 64, 32), (16, 128, 64), (16, 64, 128)], 2)
+    assert {one.heads for one in found.kernels if isinstance(one, Attention)} == {4}
 
 
 class Conditioned(nn.Module):

@@ -41,7 +41,7 @@ CONSOLIDATES = (
 )
 UNKNOWN_SHAPES = (
     "a pipeline stage asks an emulated rank for shapes, which are not known; give PipelineStage input_args and output_args, tensors of a "
-    "microbatch (with requires_grad where it trains), so that it need not ask"
+    "microbatch (with requires_grad where it trains), so that it need not ask, or let the first stage be the real one"
 )
 
 
@@ -261,9 +261,12 @@ def _objects_of(place: int, settings: RunSettings, runtime: Runtime, instead: Ca
             source = dist.get_global_rank(group, in_group or 0)
         if group is dist.GroupMember.NON_GROUP_MEMBER or source in settings.real:
             return exchanged(*given, **named)
-        if instead is _message and _of(sys._getframe(1), PIPELINING):
-            runtime.recorder.failure = runtime.recorder.failure or UNKNOWN_SHAPES
-            raise CrossflowError(UNKNOWN_SHAPES)
+        if instead is _message and _of(frame := sys._getframe(1), PIPELINING):
+            shapes, objects = _shapes_behind(frame), _given("object_list", 0, given, named)
+            if shapes is None:
+                runtime.recorder.failure = runtime.recorder.failure or UNKNOWN_SHAPES
+                raise CrossflowError(UNKNOWN_SHAPES)
+            objects[0] = shapes
         return instead(source, group)
 
     return call
@@ -279,6 +282,17 @@ def _broadcasting(old: Any, settings: RunSettings, refused: Callable[[str], Cros
         return old(tensor, src, *given, **named)
 
     return broadcast
+
+
+def _shapes_behind(frame: FrameType) -> Any:
+    """What the next stage of a pipeline says of its gradients: they are of the shapes that this stage gives; None of a stage before it."""
+    stage, asked = frame.f_locals.get("self"), frame.f_locals.get("src_stage")
+    made = getattr(getattr(stage, "_stage_meta", None), "outputs", None)
+    if stage is None or made is None or asked is None or asked <= stage.stage_index:
+        return None
+    from torch.distributed.pipelining import _utils
+
+    return _utils._StageBackwardMeta(backward_metas=_utils._derive_grad_metas(made))
 
 
 class _StageVotes:

@@ -20,6 +20,9 @@ _CLOSING = {"(": ")", "{": "}", "[": "]"}
 _OPERAND = re.compile(r"%?([\w.\-]+)$")
 _SCOPE = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _TILES = re.compile(r"devices=\[([\d,]+)\]")
+KERNEL_NAME = re.compile(r'\bname = "(\w+)"|kernel_name\W+(\w+)')
+# Of a product of groups of rows, what names its dimensions.
+RAGGED = ("lhs_contracting", "rhs_contracting", "lhs_batch", "rhs_batch", "lhs_ragged", "rhs_group")
 MOST_LINES = 200  # of one operation, whose constant may stand on several
 GROUPED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_broadcast", "ragged_all_to_all"})
 
@@ -242,6 +245,8 @@ def _meaning(op: str, inside: str, said: Mapping[str, str], line: int, devices: 
     elif op == "dot":
         found |= {"contract": (_ints(said.get("lhs_contracting_dims", "")), _ints(said.get("rhs_contracting_dims", "")))}
         found |= {"batch": (_ints(said.get("lhs_batch_dims", "")), _ints(said.get("rhs_batch_dims", "")))}
+    elif op == "ragged_dot":
+        found["dims"] = {name: _ints(said.get(f"{name}_dims", "")) for name in RAGGED}
     elif op == "while":
         trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', said.get("backend_config", ""))
         found |= {"body": said["body"].lstrip("%"), "cond": said["condition"].lstrip("%"), "trips": int(trips[1]) if trips else None}
@@ -252,6 +257,7 @@ def _meaning(op: str, inside: str, said: Mapping[str, str], line: int, devices: 
         found["branches"] = _names(said["branch_computations"]) if "branch_computations" in said else tuple(both)
     elif op == "custom_call":
         found |= {"target": said.get("custom_call_target", "").strip('"'), "config": said.get("backend_config", "")}
+        found["kernel"] = _kernel_name(said)
         found |= {"labels": said["dim_labels"], "window": said.get("window", ""), "said": dict(said)} if "dim_labels" in said else {}
     elif op == "convolution":
         found |= {"labels": said["dim_labels"], "window": window_of(said.get("window", ""))}
@@ -267,6 +273,14 @@ def _meaning(op: str, inside: str, said: Mapping[str, str], line: int, devices: 
     elif plain == "collective_permute":
         found |= {"pairs": pairs_of(said.get("source_target_pairs", "{}")), "global": "channel_id" in said}
     return found
+
+
+def _kernel_name(said: Mapping[str, str]) -> str:
+    """The name that the author of a kernel gave it, in the settings of its call; "" where there is none."""
+    if "kernel_name" in said:
+        return said["kernel_name"].strip('"')
+    found = KERNEL_NAME.search(said.get("backend_config", ""))
+    return (found[1] or found[2]) if found else ""
 
 
 HloWindow = tuple[tuple[int, int, int, int, int, int], ...]  # of each dimension: size, stride, padding before and after, dilations

@@ -11,28 +11,18 @@ References
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from crossflow.evidence.jax.hlo import HloWindow, window_of
+from crossflow.evidence.jax.hlo import HloWindow
 from crossflow.evidence.jax.text import ELEMENTS, HloOp, HloTensor, TextError
-from crossflow.program.kernels import Attention, Kernel, Product
-from crossflow.program.operations import attention_of, depthwise_flops, implicit
+from crossflow.program.kernels import Kernel, Product
+from crossflow.program.operations import depthwise_flops, implicit
 
 DIGIT = 8  # bits that a pass of a radix sort works on
 FEW = 32  # elements of a window that is added up by itself; sums over more are built as trees
-# Calls that neither compute nor move anything, by the beginning of their names.
-FREE_CALLS = (
-    "Sharding", "SPMD", "AllocateBuffer", "AssumeGatherIndicesInBound", "annotate_device_placement", "xla.sdy", "MoveToHost",
-    "MoveToDevice", "LayoutConstraint", "PinToDevice", "CreateBuffer", "Pin", "Unpin", "sdy", "mhlo.sharding", "Barrier",
-)  # fmt: skip
-PASS_CALLS = ("TopK", "mhlo.topk", "chlo.top_k", "cu_threefry2x32", "hip_threefry2x32", "ApproxTopK", "PartialReduce", "SliceToDynamic")
-MATMUL_CALLS = ("__cublas$", "__onednn$matmul", "__triton_gemm")
-ATTENTION_CALLS = ("__cudnn$fmha",)
-CONVOLUTION_CALLS = ("__cudnn$conv", "__onednn$convolution")
 
 
 @dataclass(frozen=True)
@@ -125,41 +115,17 @@ def fft_flops(out: HloTensor, given: HloTensor) -> float:
     return 5.0 * count * math.log2(max(length, 2))
 
 
-def called_product(op: HloOp, given: Sequence[HloTensor], out: HloTensor) -> Product:
-    """A product that a library runs, whose dimensions stand in the settings of the call."""
-    found = re.search(r'"dot_dimension_numbers":\{(.*?)\}', op.attributes["config"].replace('\\"', '"'))
-    said = json.loads("{" + found[1] + "}") if found else {}
+def ragged_product(lhs: HloTensor, rhs: HloTensor, out: HloTensor, groups: float, dims: Mapping[str, Sequence[int]], line: int) -> Product:
+    """A product of groups of rows, each with a matrix of its own; or over rows, which gives a matrix for each group.
 
-    def dims(name: str) -> tuple[int, ...]:
-        return tuple(int(one) for one in said.get(f"{name}_dimensions", ()))
-
-    last = len(given[0].shape) - 1
-    contract = (dims("lhs_contracting"), dims("rhs_contracting")) if said else ((last,), (max(len(given[1].shape) - 2, 0),))
-    rows = tuple(range(last - 1)) if not said and last > 1 else ()
-    batch = (dims("lhs_batch"), dims("rhs_batch")) if said else (rows, rows)
-    return product(given[0], given[1], out, contract, batch, op.line)
-
-
-def called_convolution(op: HloOp, given: Sequence[HloTensor], out: HloTensor) -> tuple[tuple[Kernel, ...], float]:
-    """A convolution that a library runs."""
-    groups = int(op.attributes["said"].get("feature_group_count", 1))
-    attributes = {"labels": op.attributes["labels"], "window": window_of(op.attributes["window"]), "groups": groups}
-    plain = HloOp(name=op.name, op="convolution", type=op.type, attributes=attributes, line=op.line)
-    return convolution(plain, given[0], given[1], out)
-
-
-def called_attention(op: HloOp, given: Sequence[HloTensor]) -> Attention:
-    """Fused attention of cuDNN, whose settings say the sizes of its scores (samples, heads, queries, keys), the mask and the window."""
-    target, config = op.attributes["target"], op.attributes["config"].replace('\\"', '"')
-    tensors = [one for one in given if len(one.shape) == 4][:3]
-    scores = re.search(r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\[([^\]]*)\]', config)
-    if len(tensors) < 3 or scores is None:
-        raise TextError(op.line, f"the call of {target} has no queries, keys and values of four dimensions, or its settings are missing")
-    _, heads, length, *_ = (int(one) for one in re.findall(r"\d+", scores[1]))
-    tokens_first = tensors[0].shape[1:3] == (length, heads)
-    shapes = [(one.shape[0], one.shape[2], one.shape[1], one.shape[3]) if tokens_first else one.shape for one in tensors]
-    query, key, value = (HloSizes(tuple(map(float, shape)), tensors[0].element_size()) for shape in shapes)
-    window = re.search(r'"sliding_window_length":\s*"?(\d+)', config)
-    mask = re.search(r'"mask_type":\s*"?(\w+)', config)
-    causal = mask is not None and "CAUSAL" in mask[1]
-    return attention_of(query, key, value, causal=causal, window=float(window[1]) if window else 0.0, backward="Backward" in target)
+    `dims` names dimensions as HLO does: contracting, batch, and along which rows of the first tensor fall into groups. Rows are taken as
+    spread evenly over the groups.
+    """
+    contract, batch = dims["lhs_contracting"], dims["lhs_batch"]
+    if set(dims["lhs_ragged"]) & set(batch):
+        return product(lhs, rhs, out, (contract, dims["rhs_contracting"]), (batch, dims["rhs_batch"]), line)
+    k, copies = (float(math.prod(lhs.shape[dim] for dim in found)) for found in (contract, batch))
+    rows = lhs.numel() / (k * copies)
+    if set(dims["lhs_ragged"]) & set(contract):
+        return Product(m=rows, n=rhs.numel() / (k * copies), k=k / groups, batch=groups * copies)
+    return Product(m=rows / groups, n=rhs.numel() / (k * copies * groups), k=k, batch=groups * copies)

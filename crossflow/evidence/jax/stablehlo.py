@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossflow.evidence.jax.groups import DeviceGroups
-from crossflow.evidence.jax.hlo import HloWindow
+from crossflow.evidence.jax.hlo import RAGGED, HloWindow
 from crossflow.evidence.jax.text import HloComputation, HloModule, HloOp, HloTensor, HloType, TextError, check_devices, readable, tensor
 
 _LEFT = re.compile(r"%([\w]+)(?::(\d+))?((?:, %[\w]+)*) = ")
@@ -310,8 +310,12 @@ def _attributes(op: str, text: str, regions: Sequence[str], given: Sequence[HloT
         found["callee"] = regions[0]
     elif op == "custom_call":
         target = re.search(r"@\"?([\w.$\-]+)", text)
-        config = re.search(r'backend_config = "((?:[^"\\]|\\.)*)"', text)
+        config = re.search(r'backend_config = "((?:[^"\\]|\\.)+)"', text) or re.search(r"\bbackend_config = (\{.*\})", text)
+        kernel = re.search(r'\b(?:kernel_)?name = "(\w+)"', text)
         found |= {"target": target[1] if target else "", "config": config[1].replace("\\22", '"') if config else ""}
+        found["kernel"] = kernel[1] if kernel else ""
+    elif op == "ragged_dot":
+        found["dims"] = {name: _listed(text, f"{name}(?:ing)?_dimensions") for name in RAGGED}
     elif op == "convolution":
         found |= _convolved(text, given)
     elif op in ("reduce_window", "select_and_scatter"):
@@ -328,6 +332,12 @@ def _crossed(text: str, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Dimensions of both operands: ``name = [0, 2] x [0, 2]``."""
     found = re.search(rf"{name} = \[([\d, ]*)\] x \[([\d, ]*)\]", text)
     return (_ints(found[1]), _ints(found[2])) if found else ((), ())
+
+
+def _listed(text: str, name: str) -> tuple[int, ...]:
+    """Numbers of an attribute: ``name = [0, 2]``."""
+    found = re.search(rf"\b{name} = \[([\d, ]*)\]", text)
+    return _ints(found[1]) if found else ()
 
 
 def _ints(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossflow.base.errors import CrossflowError, did_you_mean
-from crossflow.evidence.jax import kernels
+from crossflow.evidence.jax import calls, kernels
 from crossflow.evidence.jax.groups import contradiction, crossing, moving
 from crossflow.evidence.jax.names import layer_of
 from crossflow.evidence.jax.steps import HloLoop, HloStep, Items, TracedText, weighted
@@ -450,7 +450,8 @@ class _Tracer:
         return self._products(op, [lhs, rhs], (one,))
 
     def _products(self, op: HloOp, given: list[HloValue], found: tuple[Kernel, ...], name: str = "") -> Tree:
-        dtype = kernels.multiplies_in(*(one.tensor for one in given[:2]))
+        sides = [one.tensor for one in given if one.tensor.floats] or [one.tensor for one in given]  # not masks, nor sizes of groups
+        dtype = kernels.multiplies_in(*sides[:2])
         if not dtype:
             return self._alone(op, given, flops=sum(float(one.flops) for one in found if isinstance(one, Product | Pass)))
         made = self._new(op.type)
@@ -463,24 +464,37 @@ class _Tracer:
         found, flops = kernels.convolution(op, sides[0].tensor, sides[1].tensor, op.tensors[0])
         return self._products(op, sides, found) if found else self._alone(op, given, flops=flops)
 
+    def _on_ragged_dot(self, op: HloOp, given: list[HloValue]) -> Tree:
+        lhs, rhs = _narrowest(given[:2])
+        groups = float(given[2].tensor.shape[-1])
+        one = kernels.ragged_product(lhs.tensor, rhs.tensor, op.tensors[0], groups, op.attributes["dims"], op.line)
+        return self._products(op, [lhs, rhs, *given[2:]], (one,))
+
     def _on_custom_call(self, op: HloOp, given: list[HloValue]) -> Tree:
-        """What a library runs, as far as it is known; all else has a cost that the user gives."""
-        target = op.attributes["target"]
-        self.calls[target] = None
-        if target in self.costs:
-            return self._named(op, target, given)
-        if target.startswith(kernels.FREE_CALLS):
+        """What a library or a kernel runs, as far as the text says it; all else has a cost that the user gives."""
+        target, own = op.attributes["target"], calls.name_of(op)
+        self.calls |= {own: None, target: None}
+        for name in (own, target):
+            if name in self.costs:
+                return self._named(op, name, given)
+        if target.startswith(calls.FREE_CALLS):
             return self._free(op, list(given)) if len(given) == 1 else self._new(op.type)
-        if target.startswith(kernels.PASS_CALLS):
+        if target.startswith((*calls.PASS_CALLS, *calls.ENGINE_PASSES)):
             return self._alone(op, given, name=target)
-        tensors = [one.tensor for one in given]
-        if target.startswith(kernels.MATMUL_CALLS):
-            return self._products(op, given, (kernels.called_product(op, tensors, op.tensors[0]),), target)
-        if target.startswith(kernels.CONVOLUTION_CALLS):
-            return self._products(op, given, kernels.called_convolution(op, tensors, op.tensors[0])[0], target)
-        if target.startswith(kernels.ATTENTION_CALLS):
-            return self._products(op, given, (kernels.called_attention(op, tensors),), target)
-        raise TextError(op.line, f"the call of '{target}' has no known cost; give --cost '{target}=FLOPS,BYTES' or --cost '{target}=pass'")
+        work = calls.work_of(op, [one.tensor for one in given])
+        if work is None:
+            which = f"'{own}'" if own == target else f"'{own}' ({target})"
+            raise TextError(op.line, f"the call of {which} has no known cost; give --cost '{own}=FLOPS,BYTES' or --cost '{own}=pass'")
+        if work.note:
+            self.notes[work.note] = None
+        return self._products(op, given, work.kernels, work.name) if work.matrices else self._called(op, given, work.kernels, work.name)
+
+    def _called(self, op: HloOp, given: list[HloValue], found: tuple[Kernel, ...], name: str) -> Tree:
+        """Kernels that multiply no matrices, on all tensors of a call."""
+        made = self._new(op.type)
+        reads, writes = (_sum((one.key, one.size) for one in side) for side in (given, flat(made)))
+        self._step(op, name, reads=reads, writes=writes, kernels=found, matrix=True)
+        return made
 
     def _named(self, op: HloOp, name: str, given: list[HloValue]) -> Tree:
         """A pass whose cost the user gave."""
@@ -489,10 +503,7 @@ class _Tracer:
         self.priced.add(name)
         if cost is None:
             return self._alone(op, given, name=name)
-        made = self._new(op.type)
-        reads, writes = (_sum((one.key, one.size) for one in side) for side in (given, flat(made)))
-        self._step(op, name, reads=reads, writes=writes, kernels=(Pass(moved=cost[1], flops=cost[0], what=name),), matrix=True)
-        return made
+        return self._called(op, given, (Pass(moved=cost[1], flops=cost[0], what=name),), name)
 
 
 def _sum(moved: Any) -> dict[int, float]:

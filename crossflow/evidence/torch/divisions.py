@@ -22,7 +22,8 @@ def otherwise(load: Callable[[], source.SourceModel], plan: Parallelism, recorde
     """Another division of a model, which `load` builds anew each time; the plain one where there is none.
 
     Each kind of group of matrices is divided alone, and kept where the step runs and neither what the model returns nor the tokens of its
-    attention change. Weights that are used while their layer is not called are gathered by themselves or with the whole model.
+    attention change. A group whose code does not allow it is divided matrix by matrix, with whole tensors between. Weights that are used
+    while their layer is not called are gathered by themselves or with the whole model.
     """
     plain = _traits(load(), 1, recorder, training=training)
     if plain is None:
@@ -43,10 +44,10 @@ def _cuts(
 ) -> tuple[TensorCuts, str]:
     """Groups of matrices that the code of a model lets tensor ranks divide, and a note of those that stay whole."""
     ranks = parallelize.mesh(plan)["tp"]
-    wide, whole, kept = set[str](), list[str](), set[str]()
+    wide, gathered, whole, kept = set[str](), set[str](), list[str](), set[str]()
     for kind in tensor.groups(load().module, plan.tensor):
         one = frozenset({kind})
-        tries = (TensorCuts(groups=one), TensorCuts(groups=one, widths=one))
+        tries = (TensorCuts(groups=one), TensorCuts(groups=one, widths=one), TensorCuts(groups=one, gathered=one))
         works = next(
             (cuts for cuts in tries if _same(_traits(load(), plan.tensor, recorder, (ranks, cuts), training=training), plain)), None
         )
@@ -55,11 +56,18 @@ def _cuts(
         else:
             kept |= one
             wide |= works.widths
+            gathered |= works.gathered
     if len(whole) > len(kept):  # a model that is hardly divided is none of tensor ranks
         return TensorCuts(groups=frozenset()), ""
-    why = "because the code around them does not allow their division"
-    note = f"--parallel tp: these matrices stay whole on all ranks, {why}: {', '.join(whole)}" if whole else ""
-    return TensorCuts(groups=frozenset(kept), widths=frozenset(wide)), note
+    notes = [] if not gathered else [
+        "the code around these matrices does not allow their division, so each gives and takes whole tensors, which are gathered, and what "
+        f"stands between them runs whole on all ranks: {', '.join(sorted(gathered))}"
+    ]  # fmt: skip
+    notes += [] if not whole else [
+        f"these matrices stay whole on all ranks, because the code around them does not allow their division: {', '.join(whole)}"
+    ]  # fmt: skip
+    cuts = TensorCuts(groups=frozenset(kept), widths=frozenset(wide), gathered=frozenset(gathered))
+    return cuts, "; ".join(f"--parallel tp: {one}" if not i else one for i, one in enumerate(notes))
 
 
 def _same(found: Traits | None, plain: Traits) -> bool:

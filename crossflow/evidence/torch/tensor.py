@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import implicit_replication
@@ -48,6 +49,18 @@ class _Columns(ColwiseParallel):
         return shared
 
 
+class _OwnTensor(torch.autograd.Function):
+    """What a divided matrix gives, as a tensor of its own: DTensor's is a view, which code that changes it in place may not change."""
+
+    @staticmethod
+    def forward(_ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        return given.data
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorCuts:
     """Which groups of matrices are divided.
@@ -56,10 +69,12 @@ class TensorCuts:
     ----------
     groups : kinds of groups that are; the others stay whole on all ranks.
     widths : those of them whose code also knows widths by number, which are divided with its heads.
+    gathered : those of them whose matrices each give and take whole tensors, so that the code between them sees no division.
     """
 
     groups: frozenset[str]
     widths: frozenset[str] = frozenset()
+    gathered: frozenset[str] = frozenset()
 
 
 class IndivisibleError(CrossflowError):
@@ -112,6 +127,13 @@ def _kind(own: Iterable[tuple[str, ParallelStyle]]) -> str:
     return " ".join(".".join("*" if word.isdecimal() else word for word in name.split(".")) for name, _ in own)
 
 
+def _whole(style: ParallelStyle) -> ParallelStyle:
+    """The same cut of a matrix that takes a whole tensor and gives one."""
+    if isinstance(style, ColwiseParallel):
+        return ColwiseParallel(output_layouts=Replicate())
+    return RowwiseParallel(input_layouts=Replicate())
+
+
 def _divided_size(module: Any, style: ParallelStyle) -> int:
     return int(module.weight.shape[0 if isinstance(style, ColwiseParallel) else 1])
 
@@ -124,11 +146,14 @@ def _styles(model: Any) -> dict[str, ParallelStyle]:
 def divide(model: Any, mesh: Any, cuts: TensorCuts | None = None) -> None:
     """Cut the layers of a model over a mesh: as its own plan says, or by names; and its table and head by the vocabulary."""
     tied, plan, ranks, by_name = _tied(model), _styles(model), mesh.size(), _own_plan(model) is None
-    wide = set[str]()
+    wide, seen_whole = set[str](), set[str]()  # the latter are modules whose code sees whole tensors of some of its matrices
     if cuts is not None:
         kept = {kind: own for kind, own in _grouped(model, plan).items() if kind in cuts.groups}
         plan = {name: style for own in kept.values() for name, style in own}
         wide = {name for kind, own in kept.items() if kind in cuts.widths for name, _ in own}
+        gathered = {name: _whole(style) for kind, own in kept.items() if kind in cuts.gathered for name, style in own}
+        seen_whole = {name.rpartition(".")[0] for name in gathered}
+        plan |= gathered
     columns = {name: _divided_size(model.get_submodule(name), style) for name, style in plan.items() if isinstance(style, _Columns)}
     # A table that is a matrix of the model's plan stays whole.
     if not any(name in plan for names in tied for name in names[1:]) and (cuts is None or VOCABULARY in cuts.groups):
@@ -143,9 +168,12 @@ def divide(model: Any, mesh: Any, cuts: TensorCuts | None = None) -> None:
         if whole % ranks and not isinstance(module, nn.Embedding):
             raise IndivisibleError(f"--parallel tp={ranks}: {name} has {whole} rows or columns to divide, which {ranks} does not divide")
         parallelize_module(module, mesh, style)
+        if cuts is not None:
+            module.register_forward_hook(lambda _module, _given, out: out if isinstance(out, DTensor) else _OwnTensor.apply(out))
     if cuts is None or LIBRARY in cuts.groups:
         _divide_by_library(model, mesh)
     if by_name or cuts is not None:
+        columns = {name: size for name, size in columns.items() if name.rpartition(".")[0] not in seen_whole}
         _share_heads(model, columns, ranks)
         _share_widths(model, {name: size for name, size in columns.items() if name in wide}, ranks)
     for names in tied:
