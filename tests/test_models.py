@@ -66,6 +66,9 @@ PRINTED = [
     ("nemotron4-340b", 331.6e9 + 9.4e9, 0.1e9), ("nemotron3-nano-30b-a3b", 31.6e9, 0.05e9),
     ("nemotron3-super-120b-a12b", 120e9, 1e9), ("nemotron3-ultra-550b-a55b", 550e9, 1e9),  # as their names say
     ("palm-540b", 540.35e9, 0.01e9),
+    ("deepseek-v3.2", 671e9, 1e9), ("deepseek-v4-pro", 1.6e12, 0.05e12), ("deepseek-v4-flash", 284e9, 1e9), ("kimi-k3", 2.8e12, 0.05e12),
+    ("kimi-k2.5", 1.03e12, 0.005e12), ("glm-5.2", 743e9, 1e9), ("qwen3-coder-480b-a35b", 480e9, 0.5e9), ("qwen3.5-27b", 27e9, 0.5e9),
+    ("qwen3.5-35b-a3b", 35e9, 0.5e9), ("mimo-v2-flash", 309e9, 0.5e9), ("gemma4-31b", 31e9, 0.5e9),
     ("glm-5", 744e9, 0.5e9), ("minimax-m2", 229e9, 0.5e9),
     ("qwen3.5-397b-a17b", 397e9 - 0.447e9, 0.5e9),  # its vision tower left out
 ]  # fmt: skip

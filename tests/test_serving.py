@@ -203,7 +203,8 @@ def test_a_replay_has_an_engine_for_each_rank_that_reads():
     assert (found.readers.count, found.readers.group) == (8, 4)
     assert found.readers.count * float(found.readers.fleet.devices[0]) == served.scenario.readers == 8
     ended = [set(jumps.ended.tolist()) for jumps in found.found.jumps[:8]]
-    assert len(set.union(*ended[:4])) == max(len(one) for one in ended[:4])  # ranks of a worker end steps together
+    # Ranks of a worker make steps together, of which each has prompts in some: no two of their ends lie within one of their steps.
+    assert np.diff(sorted(set.union(*ended[:4]))).min() > 0.5 * min(np.diff(sorted(one)).min() for one in ended[:4])
 
 
 @pytest.mark.parametrize(

@@ -228,10 +228,10 @@ def test_first_tokens_come_no_sooner_where_anything_takes_longer(change):
 def test_a_published_file_beside_a_table_is_a_model(tmp_path):
     data = json.loads((Path(__file__).parent / "data" / "huggingface" / "qwen3.5-35b-a3b.json").read_text())
     (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "Qwen--Qwen3.5-35B-A3B.json").write_text(json.dumps(data))
-    model = served_model("someone/Qwen3.5-35B-A3B-FP8", tmp_path)
+    (tmp_path / "models" / "Qwen--Qwen9-35B-A3B.json").write_text(json.dumps(data))
+    model = served_model("someone/Qwen9-35B-A3B-FP8", tmp_path)
     assert (model.mixture, model.guesses) == (True, True)
-    assert served_model("Qwen/Qwen3.5-35B-A3B", tmp_path / "models" / "none") is None
+    assert served_model("Qwen/Qwen9-35B-A3B", tmp_path / "models" / "none") is None
     assert served_model("zhipuai/GLM-5", tmp_path).named == "glm-5"
 
 

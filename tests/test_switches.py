@@ -345,6 +345,7 @@ OTHERWISE = {  # what a field does where it changes nothing even in its context:
     ("transformer", "workload.parallel"): "noted: workload.parallel: attention and MLP side by side are priced one after the other",
     ("transformer", "system.operation.lifetime"): "refused: the carbon of making a datasheet device is not known; leave it out",
     ("transformer", "workload.shared_cache"): "refused: some layers must make the keys and values that others share; give it in variants",
+    ("dlrm", "workload.tables.0.width"): "refused: a dot product multiplies vectors of one width",
     ("transformer", "workload.cross"): "refused: other layers must read the words; give it in variants",
     ("transformer", "profile"): "refused: there is no file none.csv",
     **{(kind, f"software.engine.{key}"): "noted: software.engine" for key in ("scheduler", "queue", "block", "chunked", "prefixes") for kind in ("transformer", "dlrm")},

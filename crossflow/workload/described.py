@@ -244,12 +244,13 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
 
         return channel_mixing(width=spec.hidden, inner=spec.ffn, kind=spec.ssm.kind, norm_vectors=norms)
     if not routed or spec.experts is None:
-        return replace(mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, bias=bias, norm_vectors=norms), limited=limited)
+        return mlp(width=spec.hidden, inner=spec.ffn, gated=spec.gated, limited=limited, bias=bias, norm_vectors=norms)
     mixture = spec.experts
     part = experts(
         width=spec.hidden,
         inner=mixture.ffn or spec.ffn,
         gated=spec.gated,
+        limited=limited,
         routing=Routing(
             experts=mixture.count,
             active=mixture.active,
@@ -267,7 +268,7 @@ def _feed_forward(spec: TransformerSpec, routed: bool) -> Part:
         bias=bias,
         norm_vectors=norms,
     )
-    return replace(part, vectors=part.vectors + (spec.hidden if mixture.shared_gate else 0), limited=limited)
+    return replace(part, vectors=part.vectors + (spec.hidden if mixture.shared_gate else 0))
 
 
 def _head(spec: TransformerSpec) -> Part:

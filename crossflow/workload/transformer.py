@@ -727,7 +727,7 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
 
 
 @functools.lru_cache(maxsize=1024)
-def mlp(*, width: int, inner: int, gated: bool, bias: bool = True, norm_vectors: int = 2) -> Part:
+def mlp(*, width: int, inner: int, gated: bool, limited: bool = False, bias: bool = True, norm_vectors: int = 2) -> Part:
     """Feed-forward part: up (two branches where gated), activation, down."""
     return Part(
         type="mlp",
@@ -739,6 +739,7 @@ def mlp(*, width: int, inner: int, gated: bool, bias: bool = True, norm_vectors:
         vectors=norm_vectors * width,
         inner=inner,
         gated=gated,
+        limited=limited,
     )
 
 
@@ -748,6 +749,7 @@ def experts(
     width: int,
     inner: int,
     gated: bool,
+    limited: bool = False,
     routing: Routing,
     shared: int = 0,
     latent: int = 0,
@@ -776,6 +778,7 @@ def experts(
         vectors=norm_vectors * width + balance_bias * routing.experts,
         inner=inner,
         gated=gated,
+        limited=limited,
         latent=latent,
         routing=routing,
     )
