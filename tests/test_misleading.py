@@ -119,7 +119,7 @@ def test_the_best_of_a_sweep_is_no_tie_of_itself(capsys):
             "--vary changes nodes, and tp leave dp open; give whole strategies, such as --vary strategy=tp4-dp2,tp8",
         ),
         ("run --model llama3-8b", "unknown command 'run'; did you mean 'predict'?"),
-        ("predict --model llama3.2-70b --on dgx-h200", "did you mean 'llama3-70b'?"),
+        ("predict --model Llama-3.3-70B-Instruct-FP8 --on dgx-h200", "did you mean 'llama3-70b'?"),
         ("predict --model falcon-180b --on dgx-h200", "(or give the path of its config.json, as makers publish it)"),
         ("predict --model llama3-8b --on dgx-h200 --set workload.num_layers=3", "did you mean 'workload.layers'?"),
         (
