@@ -74,7 +74,8 @@ def test_throughput_grows_with_the_batch_as_its_bubble_shrinks():
 )
 def test_configurations_of_the_evaluation_run(model, strategy, devices):
     """Sec. 5.1: 4 to 16 A40 on up to 4 servers, microbatches of one."""
-    system = {"template": "a40-node", "devices": devices, "nodes": None}
+    wire = {"inter": {"fabric": "infiniband", "bandwidth": "12.5 GB/s"}}
+    system = {"template": "a40-node", "devices": devices, "nodes": None, "network": wire if devices > 8 else {}}
     given = crossflow.from_dict(
         {"system": system, "workload": {"model": model, "global_batch": 16}, "strategy": strategy, "software": "megatron-lm-2022"}
     )

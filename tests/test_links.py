@@ -31,8 +31,9 @@ V = "kind: schedule\nname: v\nchunks: [0, 1, 2, 3, 3, 2, 1, 0]\norder:\n" + 4 * 
 JUMPS = V.replace("0, 1, 2, 3, 3, 2, 1, 0", "0, 2, 1, 3, 0, 2, 1, 3")
 
 
-def scenario(strategy, inter="50 GB/s", software="pytorch-fsdp", nodes=2, template="dgx-h100", profile=None, **workload):
-    network = {} if inter is None else {"network": {"inter": {"bandwidth": inter}}}
+def scenario(strategy, inter="50 GB/s", software="pytorch-fsdp", nodes=2, template="dgx-h100", profile=None, wire=None, **workload):
+    link = {**({} if inter is None else {"bandwidth": inter}), **({} if wire is None else {"fabric": wire})}
+    network = {"network": {"inter": link}} if link else {}
     given = {"system": {"template": template, "nodes": nodes, **network}, "workload": {**GPT, **workload}}
     return crossflow.from_dict({**given, "strategy": strategy, "software": software, **({"profile": str(profile)} if profile else {})})
 
@@ -161,11 +162,12 @@ def test_a_profile_replaces_transfers_of_its_scope(tmp_path):
 )
 def test_every_fabric_has_both_kinds_of_boundaries(template):
     """Four stages on two nodes: two boundaries inside a node, which do not feel the network, and one between them."""
-    data = resolve(Document(file="", data={"template": template}))[0].devices_per_node // 2
-    size = {"global_batch": 4 * data, "dtype": "fp16", "template": template}
+    system = resolve(Document(file="", data={"template": template}))[0]
+    data, wire = system.devices_per_node // 2, "infiniband" if system.network.inter.fabric == "none" else None
+    size = {"global_batch": 4 * data, "dtype": "fp16", "template": template, "wire": wire}
     plain, slow = (
         {event.scope: event for event in events(scenario(f"pp4-dp{data}", inter, **size)).events if event.op == "send_recv"}
-        for inter in (None, "10 MB/s")
+        for inter in ("12.5 GB/s" if wire else None, "10 MB/s")
     )
     assert plain["intra"].count == 2 * plain["inter"].count
     assert plain["intra"].time == slow["intra"].time < plain["inter"].time < slow["inter"].time

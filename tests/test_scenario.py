@@ -222,6 +222,16 @@ def test_nodes_of_several_devices(write):
     assert (str(scenario.network().package.kind), scenario.network().cluster.nodes) == ("ring", 2)
 
 
+def test_nodes_without_a_network_between_them_are_told(write):
+    asked = "system: {template: mi210-node, nodes: 2}\nworkload: {model: llama3-8b, global_batch: 16, dtype: fp16}\nstrategy: dp8\n"
+    assert (
+        "2 nodes are to be connected, and no network between them is known (fabric: none); give nodes: 1, or a network"
+        in told(write(asked))[0]
+    )
+    own = ["system.network.inter.fabric=infiniband", "system.network.inter.bandwidth=50 GB/s"]
+    assert crossflow.load(write(asked), own).devices == 8
+
+
 def test_devices_without_a_wiring_are_told(write):
     path = write(GOOD)
     words = "4 devices are to be connected, but the network's topology is 'single'; give a topology such as switch or mesh2d"

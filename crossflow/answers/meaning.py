@@ -235,6 +235,10 @@ def network_problems(system: SystemSpec, used: tuple[int, int], document: Docume
             place = (*below.split("."), "network", level)
             said = ((*place, key) for key in ("shape", "group", "oversubscription", "ports", "topology") if (*place, key) in document.lines)
             yield document.problem(next(said, place), str(error))
+    if used[1] > 1 and system.network.inter.fabric == "none":
+        told = f"{used[1]} nodes are to be connected, and no network between them is known (fabric: none); give nodes: 1, or a network of "
+        cure = "your own, such as network.inter: {fabric: infiniband, bandwidth: 50 GB/s}"
+        yield document.problem((*below.split("."), "network", "inter"), told + cure)
 
 
 def uncongested(scenario: Scenario) -> Iterator[Problem]:
