@@ -48,11 +48,17 @@ def presets() -> Mapping[str, Path]:
     return files.catalogue("templates", "models")
 
 
+@functools.cache
+def shipped_devices() -> tuple[Mapping[str, Any], ...]:
+    """Files of all devices of the package."""
+    return tuple(files.read_yaml(path).data for path in files.catalogue("templates", "devices").values())
+
+
 def model_name(name: str) -> str | None:
     """The kind of model, or the preset, that a name stands for: in any letter case, or as the model's maker publishes it; None where there
     is none.
     """
-    if (known := preset_name(name)) is not None or Path(name).suffix in (*files.YAML, ".gz") or contents.is_file(Path(name) / CONFIG):
+    if (known := preset_name(name)) is not None or _is_file(name) or config_of(name, None) != name:
         return known
     return published_as(name, presets())
 
@@ -197,10 +203,15 @@ def _other(
 
 def config_of(name: str, base: Path | None) -> str:
     """The path of the file that describes a model in a folder of Hugging Face; all other names as they stand."""
-    if Path(name).suffix in (*files.YAML, ".gz"):
+    if _is_file(name):
         return name
     folders = [Path(name)] if base is None else [base / name, Path(name)]
     return next((f"{name.rstrip('/')}/{CONFIG}" for folder in folders if contents.is_file(folder / CONFIG)), name)
+
+
+def _is_file(name: str) -> bool:
+    """Whether a name of a model is that of a file, by its ending."""
+    return Path(name).suffix in (*files.YAML, ".gz")
 
 
 def preset_of(name: str, document: Document, base: Path | None, rates: Collection[str]) -> Document:
@@ -297,7 +308,7 @@ def of_other_makers(scenario: Scenario) -> Iterator[str]:
     vendor, stack = getattr(scenario.system, "vendor", ""), scenario.stack
     if stack is None or not vendor:
         return
-    if stack.vendors and vendor not in stack.vendors:
+    if not stack.runs_on(vendor):
         theirs, own = " and ".join(map(maker, stack.vendors)), f"{scenario.system.name} of {maker(vendor)}"
         cure = f"give software={runs_on(vendor, scenario.workload)} for one that runs there"
         yield f"software: {stack.name} runs on devices of {theirs} only, not on {own}; this is what it would do there; {cure}"
@@ -323,14 +334,14 @@ def _check_generations(named: Sequence[str], system: SystemSpec | None, document
     """SpecError for a generation of devices that neither a shipped device nor the system has, so that nothing would come of its name."""
     if not named:
         return
-    shipped = (files.read_yaml(path).data for path in files.catalogue("templates", "devices").values())
-    theirs = {str(device.get("generation", "")) for device in shipped} | {str(getattr(system, "generation", ""))}
+    theirs = {str(device.get("generation", "")) for device in shipped_devices()} | {str(getattr(system, "generation", ""))}
     known = sorted(theirs - {""})
     for word in named:
         if word not in known:
-            place = ("software",) if isinstance(document.data["software"], str) else ("software", "peer_all_reduce", "direct")
             told = f"expected generations of devices ({', '.join(known)}), got '{word}'{did_you_mean(word, known)}"
-            raise document.error(place, f"peer_all_reduce.direct: {told}" if len(place) == 1 else told)
+            if isinstance(document.data["software"], str):
+                raise CrossflowError(f"peer_all_reduce.direct: {told}")
+            raise document.under("software").error(("peer_all_reduce", "direct"), told)
 
 
 def _runs(workload: Workload | None, system: SystemSpec | None) -> tuple[type, str, str]:

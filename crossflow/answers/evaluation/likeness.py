@@ -29,6 +29,7 @@ from crossflow.answers.bands import (
 )
 from crossflow.answers.evaluation.distance import Distance, far_off
 from crossflow.answers.scenario import Scenario
+from crossflow.answers.sections import shipped_devices
 from crossflow.answers.steps.members import Members
 from crossflow.base import files
 from crossflow.base.arrays import Array, Index, Mask, numbered
@@ -224,16 +225,10 @@ def _needed(kind: str) -> set[str]:
 
 
 @functools.cache
-def _devices() -> tuple[Mapping[str, Any], ...]:
-    """Files of all devices of the package."""
-    return tuple(files.read_yaml(path).data for path in files.catalogue("templates", "devices").values())
-
-
-@functools.cache
 def _fitted() -> Mapping[tuple[str, str], frozenset[str]]:
     """Kinds of measurement on devices of each family and generation."""
     found: dict[tuple[str, str], frozenset[str]] = {}
-    for data in _devices():
+    for data in shipped_devices():
         if measured := data.get("measured"):
             key = data["family"], data.get("generation", "")
             found[key] = found.get(key, frozenset()) | set(measured)
@@ -287,8 +282,8 @@ def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -
 
 def _foreign(scenario: Scenario) -> str:
     """What is to say of software that does not run on devices of this maker."""
-    stack, vendor = scenario.stack, getattr(scenario.system, "vendor", "")
-    if stack is None or not vendor or not stack.vendors or vendor in stack.vendors:
+    stack = scenario.stack
+    if stack is None or stack.runs_on(getattr(scenario.system, "vendor", "")):
         return ""
     return f"{stack.name} does not run on devices of this maker, so no such run can have been measured"
 
@@ -300,7 +295,7 @@ def _maker(scenario: Scenario) -> str:
         return ""
     needed = _needed(kind)
     known = compared(kind)
-    others = [device for device in _devices() if needed & set(device.get("measured", ())) or device["name"] in known]
+    others = [device for device in shipped_devices() if needed & set(device.get("measured", ())) or device["name"] in known]
     if not others or any(device.get("vendor") == system.vendor for device in others):
         return ""
     maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()
@@ -312,7 +307,7 @@ def _kin(scenario: Scenario, *, changed: bool) -> tuple[str, ...]:
     system, kind = scenario.system, kind_of(scenario.workload)
     if changed or not isinstance(system, DatasheetSystem) or not system.vendor or seen(system, kind) != "none":
         return ()
-    made = [device for device in _devices() if device.get("vendor") == system.vendor]
+    made = [device for device in shipped_devices() if device.get("vendor") == system.vendor]
     if any(_needed(kind) & set(device.get("measured", ())) for device in made):
         return ()
     return tuple(sorted(str(device["name"]) for device in made if device["name"] in compared(kind)))
@@ -325,7 +320,7 @@ def _latents(scenario: Scenario) -> str:
         return ""
     if not isinstance(workload, TransformerSpec) or workload.latent is None or kind_of(workload) != TOKENS:
         return ""
-    known = [str(device["name"]) for device in _devices() if LATENTS in device.get("measured", ())]
+    known = [str(device["name"]) for device in shipped_devices() if LATENTS in device.get("measured", ())]
     return f"services with latent attention were measured only on {' and '.join((', '.join(known[:-1]), known[-1]))}"
 
 

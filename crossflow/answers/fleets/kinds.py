@@ -138,24 +138,21 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
         why = "engines share links with each other, and a fleet of another size would lose something else to others"
         raise CrossflowError(f"system.network.inter.congestion: {why}; leave it out, or compare files with `serve`")
     if (apart := moved.workload.service.prefill) is not None:
-        each = _worker_of(apart.strategy).devices
+        each = _alone(apart.strategy, "workload.serving.prefill.strategy: ").devices
         readers = tuple(range(1, (most - counts[0] * plan.devices) // each + 1)) or (apart.workers,)
     return FleetSite(kind=kind, scenario=moved, trace=trace, plan=plan, counts=counts, readers=readers)
 
 
 def _plan_of(text: str) -> Plan:
     """The plan of one engine; replicas that it counts are left to the search, unless they share experts."""
-    plan = plan_of(text)
-    if coupled(plan):
-        raise CrossflowError(SHARING.format(text=text))
-    return replace(plan, dp=1)
+    return replace(_alone(text), dp=1)
 
 
-def _worker_of(text: str) -> Plan:
-    """The plan of one worker that reads prompts."""
+def _alone(text: str, place: str = "") -> Plan:
+    """A plan whose replicas share no experts; `place` is where it stands."""
     plan = plan_of(text)
     if coupled(plan):
-        raise CrossflowError(f"workload.serving.prefill.strategy: {SHARING.format(text=text)}")
+        raise CrossflowError(f"{place}{SHARING.format(text=text)}")
     return plan
 
 

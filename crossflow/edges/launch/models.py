@@ -39,7 +39,7 @@ def by_flavour(name: str, flavour: str) -> str | None:
 
 def types_of(preset: str) -> Mapping[str, Any]:
     """Types in which the maker of a model released it, where they are narrower than 16 bits."""
-    released: Mapping[str, Any] = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    released = _served(preset)
     return released if "weight_dtype" in released else {}
 
 
@@ -73,9 +73,15 @@ def same_model(settings: FlatSettings, preset: str) -> bool:
     return mine == {path: value for path, value in its.items() if path not in own}
 
 
+def _served(preset: str) -> Mapping[str, Any]:
+    """What the file of a preset says of the released checkpoint."""
+    served: Mapping[str, Any] = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    return served
+
+
 def _released(preset: str) -> FlatSettings:
     """Types of some layers, and of states, in which the maker of a model released it."""
-    released = files.read_yaml(presets()[preset]).data.get(SERVED, {})
+    released = _served(preset)
     kinds = {f"workload.weight_dtypes.{kind}": stored for kind, stored in released.get("weight_dtypes", {}).items()}
     return kinds | ({"workload.ssm.state_dtype": released["state_dtype"]} if "state_dtype" in released else {})
 

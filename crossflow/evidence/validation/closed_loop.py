@@ -68,7 +68,8 @@ def loop_times(run: LoopRun) -> tuple[float, float]:
     [0.1, 0.01]
     """
     rounds = int(min(run.requests, ROUNDS))
-    first, further = (np.array([np.mean(one) for one in times]) for times in _rounds(run, _lengths(run, rounds)))
+    lengths = answers(run.users, run.output, run.spread, rounds)
+    first, further = (np.array([np.mean(one) for one in times]) for times in _rounds(run, lengths))
     often = np.ones(rounds)
     if rounds == ROUNDS and np.isfinite(run.requests):
         often[2:4] = 0.5 * (run.requests - 3.0)
@@ -77,11 +78,11 @@ def loop_times(run: LoopRun) -> tuple[float, float]:
     return float(np.average(first, weights=often)), float(np.average(further, weights=often))
 
 
-def _lengths(run: LoopRun, rounds: int) -> Array:
+def answers(users: int, mean: int, spread: float, rounds: int) -> Array:
     """Tokens of every answer, uniform about the mean, shape (users, rounds). [1]"""
     rng = np.random.default_rng(SEED)
-    drawn = rng.random((run.users, rounds)) - 0.5
-    return np.maximum(np.round(run.output * (1.0 + run.spread * drawn)), 2.0).astype(int)
+    drawn = rng.random((users, rounds)) - 0.5
+    return np.maximum(np.round(mean * (1.0 + spread * drawn)), 2.0).astype(int)
 
 
 def _rounds(run: LoopRun, lengths: Array) -> tuple[list[list[float]], list[list[float]]]:

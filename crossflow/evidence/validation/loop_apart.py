@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from crossflow.base.arrays import Array
-from crossflow.evidence.validation.closed_loop import SEED
+from crossflow.evidence.validation.closed_loop import answers
 
 ROUNDS = 10  # requests of a user that are followed at most
 
@@ -153,9 +153,6 @@ def first_tokens_apart(run: ApartRun) -> float:
     0.5
     """
     rounds = int(min(run.requests, ROUNDS))
-    rng = np.random.default_rng(SEED)
-    drawn = rng.random((run.users, rounds)) - 0.5
-    lengths = np.maximum(np.round(run.output * (1.0 + run.spread * drawn)), 2.0)
-    found = _ApartLoop(run, lengths).follow()
+    found = _ApartLoop(run, answers(run.users, run.output, run.spread, rounds)).follow()
     settled = found if np.isfinite(run.requests) else found[rounds // 2 :]
     return float(np.mean([time for times in settled for time in times]))

@@ -9,6 +9,7 @@ evaluated together.
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -158,17 +159,21 @@ def _readings(rows: Sequence[TableRow], cases: Sequence[Case | str], scores: Seq
     return found
 
 
+def _engine(case: Case) -> Fields:
+    """What the software of a case says of its engine; nothing where it is named alone."""
+    software = case[0]["software"] if isinstance(case[0], dict) else ""
+    return software.get("engine", {}) if isinstance(software, dict) else {}
+
+
 def _slots(case: Case) -> float:
     """Requests that the writers of a case take at once, as its recipe has it; infinite where none is known. [1]"""
-    software = case[0]["software"] if isinstance(case[0], dict) else ""
-    requests = software.get("engine", {}).get("requests") if isinstance(software, dict) else None
+    requests = _engine(case).get("requests")
     return float(requests * _replicas(case)) if requests else np.inf
 
 
 def _room(row: TableRow, case: Case) -> int:
     """Prompts that a rank of a worker reads in a step. [1]"""
-    software = case[0]["software"] if isinstance(case[0], dict) else ""
-    chunk = software.get("engine", {}).get("chunk") if isinstance(software, dict) else None
+    chunk = _engine(case).get("chunk")
     return int((chunk or load_stack(stack_of(row["engine"]))[0].engine.chunk) // case[1]["workload.prompt"])
 
 
@@ -545,6 +550,7 @@ def _shared(model: str, device: str, engine: str, kept: str, *, in_blocks: bool 
     return {"system": {"template": template}, "workload": workload, "software": stack}
 
 
+@functools.cache
 def system_of(device: str) -> str | None:
     """System of a device as tables call it: a node or a rack of it where there is one, the device itself elsewhere; None for neither."""
     name = template_of(device)

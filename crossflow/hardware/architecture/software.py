@@ -471,6 +471,10 @@ class SoftwareStack(NamedFileModel):
             )
         return self
 
+    def runs_on(self, vendor: str) -> bool:
+        """Whether it runs on devices of a maker, as far as that is known."""
+        return not (vendor and self.vendors) or vendor in self.vendors
+
     @property
     def schedules(self) -> bool:
         """Whether what the host does between two steps of a service is known."""
