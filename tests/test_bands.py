@@ -249,7 +249,7 @@ def test_experts_across_nodes_have_no_band_of_runs_in_one():
 def test_queues_and_tails_have_no_band(service):
     found = service.to_dict()["trust_of"]["tails"]
     assert (found["trust"], found["error_band"]) == ("unknown", None)
-    assert found["reason"] == "queues and tails were never compared with a measurement"
+    assert found["reason"] == "queues and tails were compared with two measured runs only"
     assert service.to_dict()["trust"] == "interpolated"
 
 

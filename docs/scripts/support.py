@@ -123,4 +123,4 @@ INTRO = """This page shows how far predictions can be trusted, for each device, 
 
 A cell shows the best level over all sizes, data types, loads and placements of experts. For your run, see the line `trust` of
 `crossflow predict`, with its error. [Can I trust the number?](how-to/trust.md) explains it, and [Accuracy](validation.md) has all errors.
-Queues and their tails were never compared with measurements. For generated chips, the only comparison is with chips predicted before their announcement."""
+Queues and their tails were compared with two measured runs only. For generated chips, the only comparison is with chips predicted before their announcement."""

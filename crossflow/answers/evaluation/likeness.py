@@ -92,7 +92,7 @@ OF_SHARED = "no step on a shared network was measured"
 # Devices of the largest switched domain of measured runs (GB200 NVL72), and of those in which chips were predicted blind.
 DOMAIN, BLIND_DOMAIN = 72, 8
 LATENTS = "latents"  # what `measured` of a device's template calls services whose heads attend to latents in the cache
-ARRIVING = "queues and tails were never compared with a measurement"
+ARRIVING = "queues and tails were compared with two measured runs only"
 WATTS, WATTS_ALONE = "watts of kernels", "watts of kernels were compared with measurements, those of whole steps were not"
 
 
