@@ -1,6 +1,7 @@
 """A service in steady state: laws of its flows, an event simulation with the same steps, and what a scenario may say of it."""
 
 import heapq
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -202,9 +203,30 @@ def test_a_replay_has_an_engine_for_each_rank_that_reads():
     found = served.run
     assert (found.readers.count, found.readers.group) == (8, 4)
     assert found.readers.count * float(found.readers.fleet.devices[0]) == served.scenario.readers == 8
-    ended = [set(jumps.ended.tolist()) for jumps in found.found.jumps[:8]]
-    # Ranks of a worker make steps together, of which each has prompts in some: no two of their ends lie within one of their steps.
-    assert np.diff(sorted(set.union(*ended[:4]))).min() > 0.5 * min(np.diff(sorted(one)).min() for one in ended[:4])
+    steps = sorted({step for jumps in found.found.jumps[:4] for step in zip(jumps.begun.tolist(), jumps.ended.tolist(), strict=True)})
+    # Ranks of a worker make steps together: those of two ranks are one, or one ends before the other begins.
+    assert len(steps) < sum(len(jumps.ended) for jumps in found.found.jumps[:4])
+    assert all(after[0] >= before[1] for before, after in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("plan", ["dp4-ep4", "tp4", "tp2-pp2"])
+def test_prompts_that_come_alone_take_what_steady_state_says(plan):
+    """Hardly any arrive while another is read: the first token of a replay is that of the closed form."""
+    data = {
+        "system": {"template": "dgx-h100", "devices": 4}, "strategy": "tp4",
+        "workload": {"model": "mixtral-8x7b", "task": "serving", "serving": {"prefill": {"strategy": plan, "workers": 2}}},
+    }  # fmt: skip
+    requests = {"count": 50, "arrivals": {"law": "poisson", "rate": "0.02 1/s"}, "prompt": 4000, "output": 20}
+    served = crossflow.serve(from_document(Document(file="here.yaml", data={**data, "requests": requests}), None, "here"))
+    rare = {**data["workload"], "prompt": 4000, "output": 20}
+    rare["serving"] = rare["serving"] | {"arrival_rate": "0.02 1/s"}
+    steady = crossflow.evaluate(from_document(Document(file="here.yaml", data={**data, "workload": rare}), None, "here"))
+    assert served.latency["ttft_s"]["p50"] == pytest.approx(float(steady.serving["ttft_s"][0]), rel=0.02)
+    assert served.latency["tpot_s"]["p50"] == pytest.approx(float(steady.serving["tpot_s"][0]), rel=0.02)
+    readers, one = served.run.readers, np.ones(1)
+    energies = [readers.energy(0.0 * one, 0.0 * one, 4000.0 * one, 2000.0 * one, time * one)[0] for time in (0.1, 0.3)]
+    rests = readers.group > 1 or readers.limits.microbatches > 1
+    assert energies[1] - energies[0] == pytest.approx(0.2 * readers.resting if rests else 0.0, rel=1e-9)
 
 
 @pytest.mark.parametrize(
