@@ -172,8 +172,10 @@ class ServiceEngines:
         return "" if all(np.isfinite(table.writing).all() and np.isfinite(table.reading).all() for table in tables) else NO_BANDWIDTH
 
     def counted(self, writers: int, readers: int = 0) -> ServiceEngines:
-        """The same with other numbers of engines, which share their tables: a step does not know how many others there are."""
-        others = None if self.readers is None else replace(self.readers, count=readers)
+        """The same with other numbers of engines that write and of workers that only read, which share their tables: a step does not know
+        how many others there are.
+        """
+        others = None if self.readers is None else replace(self.readers, count=readers * self.readers.group)
         return replace(self, writing=(replace(self.writers, count=writers), *self.writing[1:]), readers=others)
 
 
