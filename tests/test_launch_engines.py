@@ -326,12 +326,12 @@ def test_ranks_that_share_experts_are_each_a_worker_of_the_deployment():
     assert read(text).workload["serving"] == {"prefill": {"strategy": "ep4-dp4", "workers": 6}}
 
 
-def test_ranks_with_prompts_of_their_own_and_a_part_of_each_expert_are_read_as_one():
-    text = write(service("dp16-ep16", "tensorrt-llm", serving={"prefill": {"strategy": "dp8-ep8", "workers": 3}}), "dynamo")
-    begin = text.index("name: prefill")
-    cut = read(text[:begin] + text[begin:].replace("          - --expert-parallel-size\n          - '8'\n", ""))
-    assert cut.workload["serving"] == {"prefill": {"strategy": "tp8-etp8", "workers": 3}}
-    assert "attention of workers that read prompts is predicted divided over all 8 ranks" in [one.why for one in cut.notes]
+@pytest.mark.parametrize("software", ["sglang", "tensorrt-llm"])
+def test_ranks_with_prompts_of_their_own_and_a_part_of_each_expert_come_back(software):
+    prefill = {"strategy": "etp8-dp8", "workers": 3}
+    text = write(service("dp16-ep16", software, serving={"prefill": prefill}), "dynamo")
+    assert "--e" not in text[text.index("name: prefill") :].replace("--enable-", "")  # no expert parallelism
+    assert read(text).workload["serving"] == {"prefill": prefill}
 
 
 def test_released_types_are_served_as_they_are():

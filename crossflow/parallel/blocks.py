@@ -678,7 +678,9 @@ class _BlockBuilder:
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
         sent = (layout.ep > 1) & (self.training | (part.side == "experts") | ~gathers(layout, self.stack))
-        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, self._routing(part.routing).rows(layout.ep), 1.0)
+        # Of ranks whose tokens are gathered because each has a part of every expert, those without any bring none.
+        alike = np.where(layout.tensor_of("experts") > layout.tp, part.routing.fed, 1.0)
+        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, self._routing(part.routing).rows(layout.ep), alike)
         common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)

@@ -24,8 +24,8 @@ UNGATHERED = "a replay does not let replicas wait for each other's prompts; set 
 
 
 def coupled(plan: AnyStrategy, *, pooled: bool = False) -> bool:
-    """Whether replicas share out experts, or share devices of their own for these (`pooled`), and so make every step together."""
-    return isinstance(plan, Plan) and plan.dp > 1 and (plan.ep > 1 or pooled)
+    """Whether replicas share experts, or devices of their own for these (`pooled`), and so make every step together."""
+    return isinstance(plan, Plan) and plan.dp > 1 and (plan.replicas_meet or pooled)
 
 
 def capacity(table: StepTable, limits: Limits, trace: RequestTrace) -> float:

@@ -181,11 +181,6 @@ def _read(workers: Sequence[MeantWorker], main: FlatSettings, notes: list[Remark
     tp, dp = own.get("strategy.tp", 1), own.get("strategy.dp", 1)
     span = own.get("strategy.ep", 1) * own.get("strategy.etp", tp)
     groups = max(span // tp, 1)  # that share experts, and have prompts of their own
-    if groups > 1 and own.get("strategy.ep", 1) == 1:  # which a worker of the model has not where each expert is cut over all of them
-        own, groups = own | {"strategy.tp": span, "strategy.etp": own["strategy.etp"]}, 1
-        notes.append(
-            Remark(flag="prefill", line=None, why=f"attention of workers that read prompts is predicted divided over all {span} ranks")
-        )
     kept = {path: value for path, value in {**own, "strategy.dp": groups}.items() if path != "strategy.placement"}
     notes += _unlike(workers[0], main)
     return {
