@@ -573,9 +573,8 @@ class _BlockBuilder:
         for phase in both:
             if not fused:
                 self._pass(unit, phase, (row_passes * moved + 6.0 * mine * routing.experts) * e, launches=8)
-            size = (
-                moved / routing.fed * e / np.where(layout.sequence_parallel, ranks, 1.0)
-            )  # a rank that has tokens sends all of their rows
+            # A rank that has tokens sends all of their rows, however many others have any.
+            size = moved / routing.fed * e / np.where(layout.sequence_parallel, ranks, 1.0)
             narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in () if apart else (False, True):
                 self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), tuple(between), back=back)

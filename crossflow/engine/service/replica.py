@@ -97,9 +97,7 @@ class Replica:
         # hand-overs began or ended since it began. [s]
         self.sent = self.alone = self.late = 0.0
         self.vain = 0  # requests that the first step of the jump that runs computes in vain
-        self.less = (
-            0.0  # time that the step takes less which runs, where no engine reads beside it that makes it together with this one. [s]
-        )
+        self.less = 0.0  # time that the step which runs takes less where no other engine reads in it. [s]
 
     # ---------------------------------------------------------------------------------------- from outside
 
@@ -372,7 +370,8 @@ class Replica:
         """
         shorter = self.less * (1.0 - min((tokens / self.tokens - 1.0) / (ranks - 1.0), 1.0))
         self.first -= shorter
-        self.alone -= shorter
+        if self.table.sends:
+            self.alone -= shorter
 
     def _share_port(self, rows: int) -> None:
         """Let a step take longer whose messages have a share of the port between nodes only."""
