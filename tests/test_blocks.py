@@ -1,5 +1,7 @@
 """What a device computes and sends for the parts of a transformer: published counts of operations, laws of cutting."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from blocks import block_kernels
@@ -11,6 +13,7 @@ from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.legality import legal_plans, plan_problem
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.collectives import sent_bytes
+from crossflow.program.kernels import Experts
 from crossflow.workload.job import Job
 from crossflow.workload.spec import TransformerSpec
 
@@ -206,6 +209,33 @@ def test_the_fullest_rank_has_more_rows_up_to_all_that_can_go_there(ep, uneven, 
     for some, more in zip(even.products, full.products, strict=True):
         ratio = load if "experts" in some.unit and some.n.max() > 8 and some.k.max() > 8 and some.m.max() > 8 else 1.0
         assert more.m * more.n * more.k * more.batch == pytest.approx(ratio * some.m * some.n * some.k * some.batch, rel=1e-12)
+
+
+@pytest.mark.parametrize("stack", [FLASH, "vllm"])
+def test_experts_of_ranks_without_tokens_compute_the_rows_of_one_that_has_some(stack):
+    """One of four ranks has tokens: it sends as much to experts as beside others, of which each rank computes a quarter; where ranks gather
+    all tokens, a quarter of them comes.
+    """
+    job = job_of(task="prefill", **MOE)
+    layout = Layout.of([Plan(dp=4, ep=4, micro_batch=2)], np.full(1, 64.0), 8)
+    stack = load_stack(stack)[0]
+    full, lone = (block_kernels(replace(job, model=model), layout, stack) for model in (job.model, job.model.meeting(4)))
+    rows = 2 * GPT["sequence"] * 2
+    routed = [
+        sum(2.0 * m * n * k * batch for unit, phase, m, n, k, batch, *_ in one.products
+            if "experts" in unit and phase in ("forward", "end") and n.max() > 8)
+        for one in (full, lone)
+    ]  # fmt: skip
+    assert routed == pytest.approx([part * rows * 4.0 * 1024 * 4096 * (stack.name == FLASH) for part in (1.0, 0.25)], rel=1e-9)
+    layers = [[kernel for kernel in one.program.kernels if isinstance(kernel, Experts)] for one in (full, lone)]
+    assert (len(layers[0]) > 0) == (stack.name != FLASH)
+    for some, fewer in zip(*layers, strict=True):
+        assert (fewer.tokens, fewer.active) == (0.25 * some.tokens, some.active)
+    ways = {"all_to_all": 1.0, "all_gather": 0.25, "reduce_scatter": 0.25}
+    sent = {way: [sizes(one, way, "forward", "experts") for one in (full, lone)] for way in ways}
+    assert any(all_of for all_of, _ in sent.values())
+    for way, share in ways.items():
+        assert sent[way][1] == pytest.approx(share * sent[way][0])
 
 
 @pytest.mark.parametrize("etp", [1, 2, 4])

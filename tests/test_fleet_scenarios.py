@@ -185,6 +185,16 @@ def test_engines_that_make_every_step_together_do_not_fail_by_themselves():
             serve(tied, changes)
 
 
+def test_ranks_that_read_together_do_not_fail_by_themselves():
+    prefill = {"strategy": "tp1-dp2-ep2", "workers": 2}
+    tied = {"workload.model": "qwen3-30b-a3b", "strategy": "tp2", "requests.count": 5, "workload.serving.prefill": prefill}
+    with pytest.raises(CrossflowError, match=r"share out experts .* leave it out, or dp out of serving.prefill.strategy"):
+        serve(tied, FAILING)
+    many = {**tied, "workload.serving.prefill.workers": 60_000}
+    with pytest.raises(CrossflowError, match=r"prefill.workers: a replay has at most 100,000 engines .* got 120,000"):
+        serve(many)
+
+
 def test_a_steady_state_refuses_pools_and_notes_the_rest():
     steady = {"requests": None, "workload.prompt": 600, "workload.output": 60, "workload.global_batch": 8}
     with pytest.raises(CrossflowError, match="a steady state knows engines of one kind; give requests"):

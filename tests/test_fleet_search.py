@@ -159,6 +159,27 @@ def test_of_few_requests_the_cheapest_pair_of_pools_is_that_of_all_pairs(share):
     assert guessed(task).cost == pytest.approx(found.rent, rel=0.5)
 
 
+def test_workers_whose_ranks_share_experts_are_counted_as_workers():
+    """Of two devices each: the cheapest fleet is that of all replays of pairs, each of which has its workers' devices."""
+    data = {
+        "system": {"template": "dgx-h100", "devices": 8, "operation": {"price": "2 USD/hour"}}, "software": "vllm", "strategy": "tp2-dp4",
+        "workload": {"model": "qwen3-30b-a3b", "task": "serving", "serving": {"prefill": {"strategy": "dp2-ep2", "workers": 1}}},
+        "requests": {"count": 60, "arrivals": {"law": "poisson", "rate": "60 1/s"}, "prompt": 4000, "output": 50,
+                     "targets": {"ttft": "600 ms", "tpot": "30 ms"}},
+    }  # fmt: skip
+    one = crossflow.from_dict(data)
+    trace = requests_of(one)
+    kind = kinds_of(one, {"strategy": ["tp1"], ROUTER: ["least_loaded"]}, trace, 8)[0]
+    found, site = sized(FleetTask(scenario=one, kind=kind, most=8, share=0.9, priced=True)), site_of(one, kind, trace, 8)
+    assert (site.each, site.readers) == ((1.0, 2.0), (1, 2, 3))
+    pairs = {(n, m): replayed_figures(site.scenario_of(n, m), trace).attained for n, m in [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (6, 1)]}
+    enough = {pair: pair[0] + 2 * pair[1] for pair, attained in pairs.items() if attained >= 0.9}
+    assert 0 < len(enough) < len(pairs)
+    assert (found.writers, found.readers) in enough
+    assert found.devices == found.rent * 1800.0 == min(enough.values())
+    assert found.bound[1] <= found.readers
+
+
 @functools.lru_cache
 def few_fleets(price="2 USD/hour"):
     space = {**LAYOUTS, ROUTER: ["round_robin", "least_loaded"]}

@@ -300,9 +300,38 @@ def test_servers_do_not_train_and_workers_of_their_own_need_dynamo():
         write(service("dp16-ep16", "sglang", serving={"prefill": {"strategy": "tp8", "workers": 1}}), "sglang")
 
 
-def test_workers_whose_ranks_read_prompts_of_their_own_are_not_written():
-    with pytest.raises(CrossflowError, match=r"serving\.prefill\.strategy: ep8-dp8: ranks that read prompts of their own have no flags"):
-        write(service("dp16-ep16", "sglang", serving={"prefill": {"strategy": "dp8-ep8", "workers": 1}}), "dynamo")
+@pytest.mark.parametrize(
+    ("software", "flags"),
+    [
+        ("sglang", ["--tp-size", "'8'", "--dp-size", "'8'", "--enable-dp-attention", "--ep-size", "'8'"]),
+        ("vllm", ["--tensor-parallel-size", "'1'", "--data-parallel-size", "'8'", "--enable-expert-parallel"]),
+        ("tensorrt-llm", ["--tensor-parallel-size", "'8'", "--expert-parallel-size", "'8'"]),
+    ],
+)
+def test_workers_whose_ranks_read_prompts_of_their_own_come_back(software, flags):
+    prefill = {"strategy": "ep8-dp8", "workers": 3}
+    text = write(service("dp16-ep16", software, serving={"prefill": prefill}), "dynamo")
+    reads = text[text.index("name: prefill") :]
+    listed = re.findall(r"^ +- (\S+)$", reads, re.MULTILINE)
+    assert " ".join(flags) in " ".join(listed)
+    assert ("--enable-attention-dp" in listed) == (software == "tensorrt-llm")
+    assert ("deepep_high_throughput" in listed) == (software == "vllm")
+    assert "replicas: 3" in reads
+    assert read(text).workload["serving"] == {"prefill": prefill}
+
+
+def test_ranks_that_share_experts_are_each_a_worker_of_the_deployment():
+    text = write(service("dp16-ep16", "tensorrt-llm", serving={"prefill": {"strategy": "dp8-ep4", "workers": 3}}), "dynamo")
+    assert "replicas: 6" in text
+    assert read(text).workload["serving"] == {"prefill": {"strategy": "ep4-dp4", "workers": 6}}
+
+
+@pytest.mark.parametrize("software", ["sglang", "tensorrt-llm"])
+def test_ranks_with_prompts_of_their_own_and_a_part_of_each_expert_come_back(software):
+    prefill = {"strategy": "etp8-dp8", "workers": 3}
+    text = write(service("dp16-ep16", software, serving={"prefill": prefill}), "dynamo")
+    assert "--e" not in text[text.index("name: prefill") :].replace("--enable-", "")  # no expert parallelism
+    assert read(text).workload["serving"] == {"prefill": prefill}
 
 
 def test_released_types_are_served_as_they_are():

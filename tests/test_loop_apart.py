@@ -49,6 +49,8 @@ def test_steps_that_read_grow_with_the_ranks_that_have_prompts(prompts, time):
 def test_a_recipe_says_engines_slots_and_guesses():
     found = recipe_of(ROW, None)
     assert (found.readers, found.reader_ranks, found.writers, found.writer_ranks, found.slots) == (2, 8, 1, 8, 80)
+    assert (found.reader_experts, found.writer_experts) == (1, 0)  # a part of every expert; as the row says
+    assert recipe_of({**ROW, "concurrency": "96", "decode_attention_dp": ""}, None).writer_experts == 1
     assert recipe_guesses(ROW) is False
     assert recipe_guesses({**ROW, "concurrency": "1088"}) is True
 

@@ -779,6 +779,21 @@ def test_ranks_of_a_worker_read_in_the_same_steps():
     assert short < 0.6 * long
 
 
+@pytest.mark.parametrize(("beside", "busy"), [(None, 0.0), (1000, 1.0), (500, 0.5), (2000, 1.0)])
+def test_ranks_read_the_faster_the_less_others_read_beside_them(beside, busy):
+    """A prompt of 1000 tokens takes half as long where the other rank reads nothing, whose experts then have half of the rows."""
+    steps = table(read=lambda n, t, k: 1e-5 * t + 0.0 * k * n)
+    steps = replace(steps, beside_none=0.5 * steps.reading)
+    ranks, turns = tuple(replica(steps, writes=False) for _ in range(2)), itertools.count()
+    pool = EnginePool(replicas=ranks, route=lambda *_: next(turns) % 2, coupled=2)
+    prompts = np.array([1000] if beside is None else [1000, beside])
+    trace = RequestTrace.of(np.zeros(len(prompts)), prompts, np.full(len(prompts), 1))
+    found = through(trace, replica(steps, reads=False), readers=Readers(pool=pool, fixed=0.0, each=0.0))
+    fixed = float(steps.line(0, 0.0, alone=False)[0])
+    longest = float(prompts.max())
+    assert found.last == pytest.approx(fixed + 1e-5 * longest * (0.5 + 0.5 * (busy if longest == 1000 else 0.5)))
+
+
 def test_ranks_with_nothing_else_to_do_look_at_once_for_what_came():
     """Steps are scheduled ahead; a prompt that comes to a rank while the other makes the last step begins when that ends."""
     ranks = tuple(replica(table(), writes=False, ahead=True) for _ in range(2))

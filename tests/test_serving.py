@@ -1,6 +1,7 @@
 """A service in steady state: laws of its flows, an event simulation with the same steps, and what a scenario may say of it."""
 
 import heapq
+import itertools
 import json
 import random
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 import crossflow
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.events import events as listed_events
+from crossflow.answers.evaluation.fleets import coupled
 from crossflow.answers.scenario import from_document
 from crossflow.answers.steps.machines import machine
 from crossflow.answers.steps.services import service_of
@@ -21,6 +23,7 @@ from crossflow.engine.runs.service import guessed
 from crossflow.engine.runs.transformer import transformer_step
 from crossflow.parallel.strategy.layout import Layout
 from crossflow.parallel.strategy.reading import every_strategy
+from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.job import Chunk
 
 WORKLOAD = {"model": "llama3-8b", "task": "serving", "prompt": 1000, "output": 200, "global_batch": 32}
@@ -185,6 +188,35 @@ def test_ranks_of_a_worker_read_prompts_of_their_own():
     assert alone < 8 * some["prompt_time_s"] < each
 
 
+@pytest.mark.parametrize(("plan", "meet"), [("dp2-ep2", True), ("dp2-etp2", True), ("tp2-ep2-etp1-dp2", False), ("tp2-dp2", False)])
+def test_replicas_meet_where_experts_lie_over_several(plan, meet):
+    parsed = plan_of(plan)
+    assert parsed.replicas_meet == meet
+    assert Layout.of([parsed], np.ones(1), 8).replicas_meet.tolist() == [meet]
+    assert coupled(parsed) == meet
+
+
+def test_replicas_that_hold_all_experts_are_services_of_their_own():
+    """Each with half of the requests, which are dealt to them in turn; steps of one are not as long as those of the other."""
+    both, one = (
+        figures(**{**MIXTURE, "strategy": plan, "devices": devices, "serving": {"arrival_rate": rate}, "global_batch": 1})
+        for plan, devices, rate in (("tp4-ep4-etp1-dp2", 8, "6 1/s"), ("tp4-ep4-etp1", 4, "3 1/s"))
+    )
+    assert both["tpot_s"] == pytest.approx(one["tpot_s"], rel=0.05)
+    assert 0.8 * one["ttft_s"] < both["ttft_s"] < one["ttft_s"]
+
+
+def test_ranks_that_each_have_a_part_of_every_expert_read_prompts_of_their_own():
+    """All ranks use experts alike, whatever their loads, where each would wait for the fullest of those that share experts out."""
+    uneven = {"experts": {"count": 8, "active": 2, "skew": 1.2}}
+    cut, shared = (read_by(plan, 4000, output=2, **uneven)["prompt_time_s"] for plan in ("dp4-etp4", "dp4-ep4"))
+    even = [read_by(plan, 4000, output=2)["prompt_time_s"] for plan in ("dp4-etp4", "dp4-ep4")]
+    assert cut == pytest.approx(even[0], rel=1e-6)
+    assert shared > 1.1 * even[1]
+    one = read_by("dp4-etp4", 1)["prompt_time_s"]
+    assert 0.25 * even[0] < one < 0.6 * even[0]
+
+
 def test_ranks_with_room_for_several_prompts_read_them_together():
     """Four prompts of a quarter of the length in a step take as long as one, but for what they attend to."""
     engine = {"like": "vllm", "engine": {"chunk": 4000}}
@@ -202,9 +234,30 @@ def test_a_replay_has_an_engine_for_each_rank_that_reads():
     found = served.run
     assert (found.readers.count, found.readers.group) == (8, 4)
     assert found.readers.count * float(found.readers.fleet.devices[0]) == served.scenario.readers == 8
-    ended = [set(jumps.ended.tolist()) for jumps in found.found.jumps[:8]]
-    # Ranks of a worker make steps together, of which each has prompts in some: no two of their ends lie within one of their steps.
-    assert np.diff(sorted(set.union(*ended[:4]))).min() > 0.5 * min(np.diff(sorted(one)).min() for one in ended[:4])
+    steps = sorted({step for jumps in found.found.jumps[:4] for step in zip(jumps.begun.tolist(), jumps.ended.tolist(), strict=True)})
+    # Ranks of a worker make steps together: those of two ranks are one, or one ends before the other begins.
+    assert len(steps) < sum(len(jumps.ended) for jumps in found.found.jumps[:4])
+    assert all(after[0] >= before[1] for before, after in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("plan", ["dp4-ep4", "dp4-etp4", "tp4", "tp2-pp2"])
+def test_prompts_that_come_alone_take_what_steady_state_says(plan):
+    """Hardly any arrive while another is read: the first token of a replay is that of the closed form."""
+    data = {
+        "system": {"template": "dgx-h100", "devices": 4}, "strategy": "tp4",
+        "workload": {"model": "mixtral-8x7b", "task": "serving", "serving": {"prefill": {"strategy": plan, "workers": 2}}},
+    }  # fmt: skip
+    requests = {"count": 50, "arrivals": {"law": "poisson", "rate": "0.02 1/s"}, "prompt": 4000, "output": 20}
+    served = crossflow.serve(from_document(Document(file="here.yaml", data={**data, "requests": requests}), None, "here"))
+    rare = {**data["workload"], "prompt": 4000, "output": 20}
+    rare["serving"] = rare["serving"] | {"arrival_rate": "0.02 1/s"}
+    steady = crossflow.evaluate(from_document(Document(file="here.yaml", data={**data, "workload": rare}), None, "here"))
+    assert served.latency["ttft_s"]["p50"] == pytest.approx(float(steady.serving["ttft_s"][0]), rel=0.02)
+    assert served.latency["tpot_s"]["p50"] == pytest.approx(float(steady.serving["tpot_s"][0]), rel=0.02)
+    readers, one = served.run.readers, np.ones(1)
+    energies = [readers.energy(0.0 * one, 0.0 * one, 4000.0 * one, 2000.0 * one, time * one)[0] for time in (0.1, 0.3)]
+    rests = readers.group > 1 or readers.limits.microbatches > 1
+    assert energies[1] - energies[0] == pytest.approx(0.2 * readers.resting if rests else 0.0, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -390,7 +390,9 @@ def test_a_recipe_says_what_a_row_with_workers_for_prompts_does_not(tmp_path):
         "prefill_moe_ep": "8", "decode_tp": "8", "decode_moe_ep": "8",
     }  # fmt: skip
     shared, own = _case(row, tmp_path)
-    assert (own["workload.serving.prefill.strategy"], own["workload.serving.prefill.workers"]) == ("dp8-ep8", 2)
+    assert (own["workload.serving.prefill.strategy"], own["workload.serving.prefill.workers"]) == ("dp8-etp8", 2)
+    short = _case({**row, "isl": "1024", "concurrency": "128"}, tmp_path)[1]
+    assert short["workload.serving.prefill.strategy"] == "dp8-ep8"
     assert (own["strategy"], own["system.devices"]) == ("dp8-ep8", 8)
     engine = shared["software"]["engine"]
     assert (engine["requests"], engine["chunk"]) == (80, own["workload.prompt"])

@@ -530,9 +530,9 @@ class _BlockBuilder:
         assert part.routing is not None
         routing = self._routing(part.routing)
         own, ranks = self._own(tokens, "experts"), layout.tensor_of("experts")
-        routed = own * routing.rows(layout.ep)
+        routed, everyone = own * routing.rows(layout.ep), own * layout.ep * routing.fed
         # Experts of a rank that any token of the group is sent to: a few tokens leave most of them, and their weights, alone.
-        reached = 1.0 - (1.0 - routing.active / routing.slots) ** (own * layout.ep)
+        reached = 1.0 - (1.0 - routing.active / routing.slots) ** everyone
         touched = routing.slots / layout.ep * reached
         fused = self._runs_fused_experts(unit, part)
         between: list[int] = []  # rows of the kernels that wait for tokens of other ranks
@@ -547,12 +547,12 @@ class _BlockBuilder:
         gathered = gathers(layout, self.stack) & (not (self.training or apart))
         if fused:
             layer = Experts(
-                tokens=own * layout.ep, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
+                tokens=everyone, hidden=part.routed_width, inner=part.inner / ranks, branches=2.0 if part.gated else 1.0,
                 active=routing.active, experts=routing.experts, ranks=layout.ep, load=routing.load(layout.ep), skew=routing.skew,
                 variation=routing.variation, reached=touched, slots=routing.balanced_slots,
             )  # fmt: skip
             exchanged = (layout.ep > 1) & ~gathered
-            for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.active), exchanged)):
+            for kernel, where in ((layer, ~exchanged), (replace(layer, given=own * routing.fed * routing.active), exchanged)):
                 if where.any():
                     between.append(self._compute(unit, "forward", kernel, count=ONCE if where.all() else where.astype(float)))
         inside = fused or (self.training and self.stack.expert_products == "fused")
@@ -573,12 +573,13 @@ class _BlockBuilder:
         for phase in both:
             if not fused:
                 self._pass(unit, phase, (row_passes * moved + 6.0 * mine * routing.experts) * e, launches=8)
-            size = moved * e / np.where(layout.sequence_parallel, ranks, 1.0)
+            # A rank that has tokens sends all of their rows, however many others have any.
+            size = moved / routing.fed * e / np.where(layout.sequence_parallel, ranks, 1.0)
             narrow = self.job.operand / e if self.stack.narrow_dispatch and self.narrow and unit not in self.wide else 1.0
             for back in () if apart else (False, True):
                 self._exchange(unit, part, phase, np.where(gathered, 0.0, size if back else size * narrow), tuple(between), back=back)
         # Where they are gathered, all tokens come to every rank, and a sum for each of them goes back to where it came from.
-        whole = own * layout.ep * part.routed_width * e * (gathered & ~layout.whole) / np.where(layout.sequence_parallel, ranks, 1.0)
+        whole = everyone * part.routed_width * e * (gathered & ~layout.whole) / np.where(layout.sequence_parallel, ranks, 1.0)
         self._send(unit, "forward", "all_gather", whole, layout.expert)
         self._send(unit, "forward", "reduce_scatter", whole, layout.expert)
 
@@ -676,7 +677,9 @@ class _BlockBuilder:
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
         apart = layout.tensor_of("experts") != layout.tp
         sent = (layout.ep > 1) & (self.training | (part.side == "experts") | ~gathers(layout, self.stack))
-        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, self._routing(part.routing).rows(layout.ep), 1.0)
+        # Of ranks whose tokens are gathered because each has a part of every expert, those without any bring none.
+        alike = np.where(layout.tensor_of("experts") > layout.tp, part.routing.fed, 1.0)
+        rows = self._own(tokens, "experts") * part.routed_width * e * np.where(sent, self._routing(part.routing).rows(layout.ep), alike)
         common, alone = size * float(np.any(part.shared)), layout.tensor_of("mlp") < layout.tp
         beside = common * ((layout.ep > 1) | apart) * ~alone
         sums = np.where(layout.sequence_parallel, beside + np.where(apart, 0.0, rows), size)

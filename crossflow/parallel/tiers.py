@@ -100,7 +100,7 @@ def _weights_read(job: Job, layout: Layout, part: Part, size: float, page: Array
     if part.routing is None or not matrices:
         return dense, np.zeros(len(layout))
     held = part.routing.experts / layout.ep * len(matrices)  # matrices of all experts of a rank
-    reached = 1.0 - (1.0 - part.routing.active / part.routing.slots) ** (tokens * layout.ep)
+    reached = 1.0 - (1.0 - part.routing.active / part.routing.slots) ** (tokens * layout.ep * part.routing.fed)
     return dense, far * reached * whole_pages(expert, expert / held, page)
 
 

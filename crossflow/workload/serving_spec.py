@@ -184,7 +184,7 @@ class GuidedSpec(FileModel):
 class PrefillSpec(FileModel):
     """Workers of their own that read prompts (disaggregated serving), on devices beside those of `system`."""
 
-    strategy: str = Field(description="plan of one worker, such as tp4")
+    strategy: str = Field(description="plan of one worker, such as tp4; each rank of dp8-ep8 reads prompts of its own")
     workers: PositiveInt = Field(description="how many there are")
 
 

@@ -219,6 +219,7 @@ class Routing:
     redundant: Array | float = 0.0  # copies of experts that ranks hold beside one of each. [1]
     placed: bool = False  # whether experts are placed by how full they are, as those with copies always are
     level: bool = False  # whether ranks count as used alike, whatever the places of experts and their copies
+    fed: Array | float = 1.0  # of the ranks that share the experts out, the share that has tokens; the others only compute for those. [1]
 
     @property
     def slots(self) -> Array:
@@ -236,8 +237,8 @@ class Routing:
         return 1.0 if self.capacity is None else self.capacity
 
     def rows(self, ranks: Array) -> Array:
-        """Rows that the experts of the fullest of `ranks` ranks compute, over the tokens of one. [1]"""
-        return self.active * self.kept * self.load(ranks)
+        """Rows that the experts of the fullest of `ranks` ranks compute, over the tokens of one that has any. [1]"""
+        return self.active * self.fed * self.kept * self.load(ranks)
 
     def reached(self, groups: Array) -> Array:
         """Of so many groups of ranks that share the experts out, those that have any of a token's, in the mean. [1]"""
@@ -501,14 +502,12 @@ class Transformer:
         even = {id(layer.parts): tuple(part.even for part in layer.parts) for layer in self.layers}  # layers alike stay one kind
         return replace(self, layers=tuple(replace(layer, parts=even[id(layer.parts)]) for layer in self.layers))
 
-    def meeting(self, ranks: Array) -> Transformer:
-        """The model where one of so many ranks has tokens, and the others, which share its experts out, have none: as many rows reach the
-        experts of each rank as if all had tokens, each of which went to so many times fewer experts, one at least.
-        """
+    def meeting(self, ranks: Array | float) -> Transformer:
+        """The model where one of so many ranks has tokens, and the others, which share its experts out, have none."""
         fewer = {
             id(layer.parts): tuple(
                 part if part.routing is None
-                else replace(part, routing=replace(part.routing, active=np.maximum(part.routing.active / ranks, 1.0)))  # type: ignore[arg-type] # one value a point
+                else replace(part, routing=replace(part.routing, fed=1.0 / ranks))
                 for part in layer.parts
             )
             for layer in self.layers

@@ -14,6 +14,7 @@ from crossflow.engine.service.steps import StepTable
 from crossflow.engine.service.ticket import Limits
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.parallel.strategy.reading import AnyStrategy
+from crossflow.parallel.strategy.transformers import plan_of
 from crossflow.workload.fleet import AutoscaleSpec, FailuresSpec
 from crossflow.workload.requests.record import RequestTrace
 from crossflow.workload.serving_spec import ServingSpec
@@ -23,8 +24,8 @@ UNGATHERED = "a replay does not let replicas wait for each other's prompts; set 
 
 
 def coupled(plan: AnyStrategy, *, pooled: bool = False) -> bool:
-    """Whether replicas share out experts, or share devices of their own for these (`pooled`), and so make every step together."""
-    return isinstance(plan, Plan) and plan.dp > 1 and (plan.ep > 1 or pooled)
+    """Whether replicas share experts, or devices of their own for these (`pooled`), and so make every step together."""
+    return isinstance(plan, Plan) and plan.dp > 1 and (plan.replicas_meet or pooled)
 
 
 def capacity(table: StepTable, limits: Limits, trace: RequestTrace) -> float:
@@ -73,7 +74,7 @@ def _engines(scenario: Scenario) -> Iterator[tuple[str, int]]:
     serving = scenario.workload.service
     yield "strategy", scenario.strategy.dp
     if serving.prefill is not None:
-        yield "workload.serving.prefill.workers", serving.prefill.workers
+        yield "workload.serving.prefill.workers", serving.prefill.workers * plan_of(serving.prefill.strategy).dp
     if serving.images is not None and serving.images.encode is not None:
         yield "workload.serving.images.encode.workers", serving.images.encode.workers
     yield from ((f"workload.serving.pools.{name}.workers", pool.workers) for name, pool in serving.pools.items())
@@ -86,6 +87,8 @@ def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, st
         found = (key for key in ("failures", "autoscale") if getattr(serving, key))
         other = "ep out of the strategy" if serving.experts is None else "serving.experts"
         yield from ((key, f"{ONE_BY_ONE}; leave it out, or {other}") for key in found)
+    if serving.failures and serving.prefill is not None and coupled(plan_of(serving.prefill.strategy)):
+        yield "failures", f"{ONE_BY_ONE}; leave it out, or dp out of serving.prefill.strategy"
     if (scaled := serving.autoscale) is not None:
         if scaled.least > plan.dp:
             yield "autoscale.least", f"{scaled.least} replicas always run, but {plan} has {plan.dp}; lower it, or raise dp"

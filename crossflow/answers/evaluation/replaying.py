@@ -82,11 +82,16 @@ class Engines:
         return (self.fleet,) if self.feeding is None else (self.fleet, self.feeding)
 
     def energy(self, writers: Array, context: Array, tokens: Array, keys: Array, times: Array) -> Array:
-        """Energy of steps that take so much time, at rest included; while stages wait for one of them they rest. [J]"""
+        """Energy of steps that take so much time, at rest included; while stages wait for one of them they rest. [J]
+
+        Ranks of a worker rest while they wait for one that reads more, and the less, the fewer of the others read beside them.
+        """
         worked = self.table.energy(writers, context, tokens, keys)
-        if self.limits.microbatches == 1:
+        if self.limits.microbatches == 1 and self.group == 1:
             return worked
-        waits = np.maximum(times - self.table.spread(writers, context, tokens, keys), 0.0)
+        waits = times - self.table.spread(writers, context, tokens, keys)
+        if self.group == 1:
+            waits = np.maximum(waits, 0.0)
         return np.asarray(worked + np.where(tokens > 0, waits, 0.0) * self.resting)
 
 
@@ -167,8 +172,10 @@ class ServiceEngines:
         return "" if all(np.isfinite(table.writing).all() and np.isfinite(table.reading).all() for table in tables) else NO_BANDWIDTH
 
     def counted(self, writers: int, readers: int = 0) -> ServiceEngines:
-        """The same with other numbers of engines, which share their tables: a step does not know how many others there are."""
-        others = None if self.readers is None else replace(self.readers, count=readers)
+        """The same with other numbers of engines that write and of workers that only read, which share their tables: a step does not know
+        how many others there are.
+        """
+        others = None if self.readers is None else replace(self.readers, count=readers * self.readers.group)
         return replace(self, writing=(replace(self.writers, count=writers), *self.writing[1:]), readers=others)
 
 
@@ -362,7 +369,6 @@ def _engines(scenario: Scenario, trace: RequestTrace) -> ServiceEngines:
     if prefill is None:
         return ServiceEngines(writing=tuple(writing), encoders=encoders)
     readers = sites[0][1].engines(_Ground(reads_on, beside, prefill.layout, int(prefill.ranks[0])), reads=True, writes=False)
-    readers = replace(readers, group=int(prefill.layout.dp[0]))
     ends = (reads_on, *(ground.machine for ground in grounds))
     fixed, each = zip(*(_sent(job, end, prefill, workload.tokens) for end in ends), strict=True)
     received = (replace(kind, received=time) for kind, time in zip(writing, each[1:], strict=True))
@@ -426,7 +432,7 @@ class _Stepped:
         # Each by itself: which of them share an object is no difference. What was worked out of them by now is none either.
         parts: tuple[Any, ...] = (
             replace(runs_on.architecture), runs_on.network, runs_on.node, runs_on.stack, runs_on.host, runs_on.profile, whole.system,
-            replace(replicas.layout), replicas.microbatches, replicas.drafts,
+            replace(replicas.layout), replicas.microbatches, replicas.drafts, replicas.ranks,
         )  # fmt: skip
         if (pool := replicas.experts) is not None and feeding is not None:
             its = pool.machine
@@ -475,9 +481,10 @@ class _Site:
         most = min(int(service.most[0]) if writes else 1, len(trace))
         pool, feeding = self.experts if self.experts is not None and writes else (None, None)
         job = self.job if reads else replace(self.job, tower=None)  # images are encoded where prompts are read
+        group = 1 if writes else int(layout.dp[0])
         replicas = Replicas(
             job=job if writes else replace(job, pooled=False), layout=layout, machine=runs_on,
-            microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]), experts=pool,
+            microbatches=float(layout.microbatches[0]), drafts=float(service.drafts[0]), experts=pool, ranks=group,
         )  # fmt: skip
         reach = Reach(
             requests=most if writes else 1,
@@ -501,7 +508,8 @@ class _Site:
             fetch=tuple(page * size / tier.bandwidth for tier in tiers),
         )  # fmt: skip
         return Engines(
-            count=ground.engines, table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
+            count=ground.engines, group=group,
+            table=table, limits=limits, fleet=replace(fleet, devices=layout.devices / layout.dp), pool=ground.pool,
             beyond=tuple(int(tier.capacity / (page * size)) for tier in tiers), held=held, load=self._load(layout, runs_on),
             rate=capacity(table, limits, trace), feeding=feeding and replace(feeding, devices=feeding.devices / layout.dp),
         )  # fmt: skip

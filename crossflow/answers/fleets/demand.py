@@ -49,7 +49,10 @@ def unread(trace: RequestTrace) -> Array:
 
 
 def reading_work(trace: RequestTrace, table: StepTable, new: Array) -> RequestWork:
-    """Reading of prompts, of which so many tokens are `new`, before the first token is due."""
+    """Reading of prompts, of which so many tokens are `new`, before the first token is due.
+
+    Ranks that share out experts read most where all of them read, though each step takes less where few do.
+    """
     best = (table.reading / table.tokens[None, :, None]).min(axis=(0, 1))  # of a token by the keys that it sees. [s]
     seen = trace.prompt - 0.5 * new
     return RequestWork(arrival=trace.arrival, due=trace.arrival + _first_due(trace), work=new * np.interp(seen, table.keys, best))

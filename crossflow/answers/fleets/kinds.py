@@ -64,7 +64,7 @@ class FleetSite:
     trace: RequestTrace
     plan: Plan  # of one engine
     counts: tuple[int, ...]  # engines that write and fill whole nodes, rising
-    readers: tuple[int, ...]  # engines that only read prompts, (0,) where they are not apart
+    readers: tuple[int, ...]  # workers that only read prompts, (0,) where they are not apart
 
     @functools.cached_property
     def engines(self) -> ServiceEngines:
@@ -73,15 +73,15 @@ class FleetSite:
 
     @functools.cached_property
     def each(self) -> tuple[float, float]:
-        """Devices of an engine that writes, and of one that only reads."""
+        """Devices of an engine that writes, and of a worker that only reads."""
         found = self.engines
-        return tuple(0.0 if one is None else float(one.fleet.devices[0]) for one in (found.writers, found.readers))  # type: ignore[return-value] # of two
+        return tuple(0.0 if one is None else one.group * float(one.fleet.devices[0]) for one in (found.writers, found.readers))  # type: ignore[return-value] # of two
 
     @functools.cached_property
     def rents(self) -> tuple[float, float]:
-        """Rent of an engine that writes, and of one that only reads; NaN where a device has no price. [USD/s]"""
+        """Rent of an engine that writes, and of a worker that only reads; NaN where a device has no price. [USD/s]"""
         found = self.engines
-        return self._rent(found.writers.fleet), 0.0 if found.readers is None else self._rent(found.readers.fleet)
+        return self._rent(found.writers.fleet), 0.0 if found.readers is None else found.readers.group * self._rent(found.readers.fleet)
 
     @functools.cached_property
     def beside(self) -> tuple[float, float]:
@@ -138,22 +138,17 @@ def site_of(scenario: Scenario, kind: FleetKind, trace: RequestTrace, most: int)
         why = "engines share links with each other, and a fleet of another size would lose something else to others"
         raise CrossflowError(f"system.network.inter.congestion: {why}; leave it out, or compare files with `serve`")
     if (apart := moved.workload.service.prefill) is not None:
-        each = _alone(apart.strategy, "workload.serving.prefill.strategy: ").devices
+        each = plan_of(apart.strategy).devices
         readers = tuple(range(1, (most - counts[0] * plan.devices) // each + 1)) or (apart.workers,)
     return FleetSite(kind=kind, scenario=moved, trace=trace, plan=plan, counts=counts, readers=readers)
 
 
 def _plan_of(text: str) -> Plan:
     """The plan of one engine; replicas that it counts are left to the search, unless they share experts."""
-    return replace(_alone(text), dp=1)
-
-
-def _alone(text: str, place: str = "") -> Plan:
-    """A plan whose replicas share no experts; `place` is where it stands."""
     plan = plan_of(text)
     if coupled(plan):
-        raise CrossflowError(f"{place}{SHARING.format(text=text)}")
-    return plan
+        raise CrossflowError(SHARING.format(text=text))
+    return replace(plan, dp=1)
 
 
 def _moved(scenario: Scenario, others: Mapping[str, Any], plan: Plan) -> Scenario:

@@ -141,7 +141,7 @@ class _Sizing:
 
     @functools.cached_property
     def bound(self) -> tuple[int, int]:
-        """Engines that write and engines that read below which none can be enough, by the work of the requests."""
+        """Engines that write and workers that read below which none can be enough, by the work of the requests."""
         if self.task.bound is not None:
             return self.task.bound
         engines, new = self.site.engines, unread(self.trace)
@@ -149,7 +149,7 @@ class _Sizing:
         needed = functools.partial(engines_needed, missed=self.allowed)
         if engines.readers is not None:
             reading = reading_work(self.trace, engines.readers.table, new)
-            return math.ceil(needed(writing)), math.ceil(needed(reading))
+            return math.ceil(needed(writing)), math.ceil(needed(reading) / engines.readers.group)
         reading = reading_work(self.trace, engines.writers.table, new)
         return math.ceil(max(needed(reading), needed(writing), needed(together(reading, writing)))), 0
 

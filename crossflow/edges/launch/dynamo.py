@@ -9,6 +9,7 @@ References
 .. [2] The same, dynamo/profiler/templates/dgd: a DynamoGraphDeployment of each engine, and the image that runs it.
 .. [3] ai-dynamo/dynamo, examples/backends/*/launch/disagg.sh and engine_configs, 2026: how workers that read prompts hand over the cache.
 .. [4] ai-dynamo, router guide of 1.5 and 1.6, 2026: modes of `--router-mode`, and `--no-router-kv-events`.
+.. [5] vllm-project/vllm, docs/serving/expert_parallel_deployment, 2026: DeepEP's methods for prefill and for decode.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from crossflow.base.errors import Problem
 from crossflow.edges.launch import sglang, tensorrt_llm, vllm
 from crossflow.edges.launch.meaning import Flags, Meaning
-from crossflow.edges.launch.servers import EXCHANGING, ServerRanks, ranks_of
+from crossflow.edges.launch.servers import ServerRanks, ranks_of
 from crossflow.edges.launch.settings import FlatSettings, plan_settings, section, several
 from crossflow.edges.launch.sources import GivenWorker
 from crossflow.edges.launch.table import FlagTable, Found, Remark, read_flags, table, written_flags
@@ -50,6 +51,7 @@ CHUNK = "workload.serving.chunk"  # which workers that read prompts have not: th
 CHUNKS = {"vllm": "max-num-batched-tokens", "sglang": "chunked-prefill-size", "tensorrt-llm": "--max_num_tokens"}
 LIMITS = {"vllm": "max-num-seqs", "sglang": "max-running-requests", "tensorrt-llm": "--max_batch_size"}  # of requests, by engine
 NEEDED = ("disable_overlap_scheduler",)  # of TensorRT-LLM's workers that read prompts, which have no steps to prepare for [3]_
+EXCHANGE = ("all2all-backend", "deepep_high_throughput")  # of vLLM's workers that read prompts; the other method is for few tokens [5]_
 APART = ("tp", "pp", "dp")  # how ranks of replicas lie, the nearest first
 # Options of TensorRT-LLM's worker, by those of trtllm-serve; all else is a key of `override-engine-args`.
 OPTIONS = {
@@ -173,26 +175,17 @@ def _replicated(workers: Sequence[MeantWorker]) -> dict[str, Any]:
 
 
 def _read(workers: Sequence[MeantWorker], main: FlatSettings, notes: list[Remark]) -> dict[str, Any]:
-    """Workers that read prompts, as a service has them: a plan without replicas, and how many there are."""
+    """Workers that read prompts, as a service has them: a plan whose replicas share out experts, and how many there are."""
     fields = workers[0].meaning.fields
     own = {path: value for path, value in fields.items() if path.startswith("strategy.")}
     tp, dp = own.get("strategy.tp", 1), own.get("strategy.dp", 1)
     span = own.get("strategy.ep", 1) * own.get("strategy.etp", tp)
-    if span > tp:  # groups with requests of their own, which one worker of the model has not
-        own |= {
-            "strategy.tp": span,
-            "strategy.etp": own.get("strategy.etp", tp),
-            "strategy.sequence_parallel": own.get("strategy.ep", 1) > 1 and NAMES[workers[0].given.line.backend] in EXCHANGING,
-        }
-        notes.append(
-            Remark(flag="prefill", line=None, why=f"attention of workers that read prompts is predicted divided over all {span} ranks")
-        )
-    apart = max(dp * tp // max(span, tp), 1)
-    kept = {path: value for path, value in {**own, "strategy.dp": 1}.items() if path != "strategy.placement"}
+    groups = max(span // tp, 1)  # that share experts, and have prompts of their own
+    kept = {path: value for path, value in {**own, "strategy.dp": groups}.items() if path != "strategy.placement"}
     notes += _unlike(workers[0], main)
     return {
         "workload.serving.prefill.strategy": plan_of(section(kept, "strategy")).text(),
-        "workload.serving.prefill.workers": apart * sum(one.given.line.replicas for one in workers),
+        "workload.serving.prefill.workers": max(dp * tp // max(span, tp), 1) * sum(one.given.line.replicas for one in workers),
     }
 
 
@@ -228,9 +221,7 @@ class Pool:
 def flags(settings: FlatSettings, plan: Plan, named: Any, backend: str, node: int) -> Flags:
     """Flags that say a plan to one of its workers, on nodes of so many devices."""
     ranks = ranks_of(settings, plan, NAMES[backend], [])
-    inner = replace(plan, dp=ranks.groups)
-    batch = settings["workload.global_batch"]
-    own = {**settings, "strategy.dp": inner.dp, "workload.global_batch": max(batch // ranks.replicas, 1)}
+    own, inner = _of_one(settings, plan, ranks)
     rules = _engine(own, inner, named, backend, ranks, node)
     unsaid = list(rules.unsaid)
     if ranks.replicas > 1 and plan.pp > 1 and several(plan) != [block for block in APART if block in several(plan)]:
@@ -238,9 +229,15 @@ def flags(settings: FlatSettings, plan: Plan, named: Any, backend: str, node: in
     if (router := settings.get(ROUTER) or "round_robin") not in MODES:
         unsaid.append(f"router: {router}: the frontend of dynamo has no such mode")
     if reads_apart(settings):
-        unsaid += _reading(settings, named, backend, node)[1].unsaid
+        unsaid += _reading(settings, named, backend, node).rules.unsaid
     said = rules.said | {"strategy.dp", "workload.serving.prefill.strategy", "workload.serving.prefill.workers"}
     return replace(rules, said=said, unsaid=tuple(dict.fromkeys(unsaid)))
+
+
+def _of_one(settings: FlatSettings, plan: Plan, ranks: ServerRanks) -> tuple[FlatSettings, Plan]:
+    """Settings and plan of one of the workers of a plan."""
+    inner, batch = replace(plan, dp=ranks.groups), settings["workload.global_batch"]
+    return {**settings, "strategy.dp": inner.dp, "workload.global_batch": max(batch // ranks.replicas, 1)}, inner
 
 
 def reads_apart(settings: FlatSettings) -> bool:
@@ -263,16 +260,26 @@ def _engine(settings: FlatSettings, plan: Plan, named: Any, backend: str, ranks:
     return rules
 
 
-def _reading(settings: FlatSettings, named: Any, backend: str, node: int) -> tuple[FlatSettings, Flags]:
-    """Settings and flags of a worker that reads prompts, one at a time."""
+class _Reading(NamedTuple):
+    """A worker that reads prompts."""
+
+    settings: FlatSettings
+    plan: Plan
+    ranks: ServerRanks
+    rules: Flags
+
+
+def _reading(settings: FlatSettings, named: Any, backend: str, node: int) -> _Reading:
+    """Settings and flags of a worker whose ranks with prompts of their own read one at a time each."""
     plan = plan_of(settings["workload.serving.prefill.strategy"])
-    own = {**settings, **plan_settings(plan, settings["workload.layers"]), "workload.global_batch": 1}
-    ranks = ranks_of(own, plan, NAMES[backend], [])
-    rules = _engine(own, plan, named, backend, ranks, node)
-    if plan.dp > 1:
-        told = "ranks that read prompts of their own have no flags here; give a plan without dp"
-        rules = replace(rules, unsaid=(*rules.unsaid, f"workload.serving.prefill.strategy: {plan.text()}: {told}"))
-    return own, replace(rules, values={**rules.values, LIMITS[backend]: None})
+    every = {**settings, **plan_settings(plan, settings["workload.layers"]), "workload.global_batch": plan.dp}
+    ranks = ranks_of(every, plan, NAMES[backend], [])
+    own, inner = _of_one(every, plan, ranks)
+    rules = _engine(own, inner, named, backend, ranks, node)
+    values = {**rules.values, LIMITS[backend]: None}
+    if values.get(EXCHANGE[0]):
+        values[EXCHANGE[0]] = EXCHANGE[1]
+    return _Reading(own, inner, ranks, replace(rules, values=values))
 
 
 def pools(settings: FlatSettings, plan: Plan, values: Mapping[str, Any], named: Any, backend: str, node: int) -> list[Pool]:
@@ -282,11 +289,10 @@ def pools(settings: FlatSettings, plan: Plan, values: Mapping[str, Any], named: 
     role = "decode" if apart else "worker"
     found = [Pool(name=role, role=role, values=values, replicas=ranks.replicas, devices=ranks.width * plan.pp)]
     if apart:
-        own, rules = _reading(settings, named, backend, node)
-        read = plan_of(settings["workload.serving.prefill.strategy"])
-        told = dict(written_flags(table_of(backend), own, rules.values, rules.said))
-        count = settings["workload.serving.prefill.workers"]
-        found.append(Pool(name="prefill", role="prefill", values=told, replicas=count, devices=read.devices))
+        read = _reading(settings, named, backend, node)
+        told = dict(written_flags(table_of(backend), read.settings, read.rules.values, read.rules.said))
+        count = settings["workload.serving.prefill.workers"] * read.ranks.replicas
+        found.append(Pool(name="prefill", role="prefill", values=told, replicas=count, devices=read.ranks.width * read.plan.pp))
     return found
 
 

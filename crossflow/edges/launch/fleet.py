@@ -52,8 +52,8 @@ def _unrouted(scenario: Scenario) -> Scenario:
 
 def _problem(scenario: Scenario, plan: Plan, workload: TransformerSpec) -> str:
     """What a script of servers and a router cannot say, in words; empty where it says all."""
-    if plan.ep > 1:
-        return f"replicas that share out experts ({scenario.strategy_text}) are no servers of their own"
+    if plan.replicas_meet:
+        return f"replicas that share experts ({scenario.strategy_text}) are no servers of their own"
     if workload.serving.prefill is not None:
         return "engines that only read prompts hand their caches over by a connector, which a script of servers does not set up"
     if plan.devices // plan.dp > scenario.hosts[0]:

@@ -467,8 +467,8 @@ def _chunk(service: Service, layout: Layout, written: Array, coming: _Coming) ->
 
 
 def _abreast(service: Service, layout: Layout) -> Array:
-    """Replicas that make every step together, and read prompts in different ones: those that share out experts. [1]"""
-    shared = ((layout.ep > 1.0) | (service.experts is not None)) & ~service.together
+    """Replicas that make every step together, and read prompts in different ones: those that share experts. [1]"""
+    shared = (layout.replicas_meet | (service.experts is not None)) & ~service.together
     return np.where(shared & (not service.gathers), np.maximum(layout.dp, 1.0), 1.0)
 
 
@@ -492,7 +492,7 @@ def _steps(
     step_of = transformer_step if pool is None else pool.outcome
     plain = service_step(step_of, job, here, machine, held)
     if read is not None:
-        engines = np.where((layout.ep > 1.0) | (pool is not None), np.maximum(layout.dp, 1.0), 1.0)
+        engines = np.where(layout.replicas_meet | (pool is not None), np.maximum(layout.dp, 1.0), 1.0)
         plain = slowed_step(plain, read.ends[1].meets(read.sent, plain.total * (1.0 + service.drafts), sent_outside(plain, machine)),
             coming.prompts, engines)  # fmt: skip
         none = np.zeros(len(layout))

@@ -48,6 +48,8 @@ class Replicas:
     microbatches: float  # of a step. [1]
     drafts: float = 0.0  # time of guessing in a step, over that of the step. [1]
     experts: ExpertPool | None = None  # devices of their own for the experts, where replicas share some
+    # Of those that make every step together, share out experts and only read; each is one of so many. [1]
+    ranks: int = 1
 
     @property
     def host(self) -> HostWork:
@@ -107,11 +109,22 @@ def step_table(replicas: Replicas, reach: Reach, energy: Callable[[Outcome, Pool
     sends_writing, sends_reading = sends[0][:, 0], sends[1][0, :, 0] - sends[0][0, 0]  # contexts and keys change nothing that is sent
     if not (sends_writing.any() or sends_reading.any()):
         sends_writing = sends_reading = np.zeros(0)
+    beside_none = np.zeros(0)
+    if replicas.ranks > 1:
+        alone = replace(replicas, job=replace(replicas.job, model=replicas.job.model.meeting(replicas.ranks)))
+        lone, _ = _steps(alone, reach.parts, m, np.full(len(m), np.median(context)), (t, k))
+        beside_none = _less(mixed[0].total, lone[0].total).reshape(reading.shape) * slower
     return StepTable(
         requests=requests, context=context, tokens=tokens, keys=keys, writing=writing, reading=reading, writing_energy=writing_energy,
         reading_energy=reading_energy, before=_scaled(work.ahead, slower), beside=_scaled(work.beside, slower),
-        sends_writing=sends_writing, sends_reading=sends_reading,
+        sends_writing=sends_writing, sends_reading=sends_reading, beside_none=beside_none,
     )  # fmt: skip
+
+
+def _less(one: Array, other: Array) -> Array:
+    """How much less another time is than one; nothing where neither ends. [s]"""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(one), np.maximum(one - other, 0.0), 0.0)
 
 
 def _sends(replicas: Replicas, steps: Outcome, shape: tuple[int, ...]) -> Array:

@@ -1,7 +1,8 @@
 """Engines that make every step together: ranks of data-parallel attention that share out experts.
 
 Their tokens meet at the experts of every layer, so that a step takes as long as that of the rank with most to do, and ranks without
-requests run along (vLLM, docs/serving/data_parallel_deployment, "forward passes must be aligned").
+requests run along (vLLM, docs/serving/data_parallel_deployment, "forward passes must be aligned"). Such a rank computes a token or none,
+so that experts have the fewer rows, the fewer ranks read prompts.
 """
 
 from __future__ import annotations
@@ -78,6 +79,10 @@ class Lockstep:
         if not busy:
             self.ends = wakes
             return
+        if busy[0].table.shares:
+            read = sum(one.tokens for one in busy)
+            for one in busy:
+                one.read_beside(read, len(self.members))
         longest = max(busy, key=lambda one: (one.first, one.slope))
         first, slope = longest.first, longest.slope
         steps = 1 if any(one.awaits for one in self.members) else min(one.steps for one in busy)

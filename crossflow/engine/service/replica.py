@@ -38,7 +38,7 @@ class Replica:
 
     __slots__ = (
         "adapters", "ahead", "alone", "along", "area", "cache", "capacity", "chunked", "context", "crowded", "ends", "fetched",
-        "fetching", "finishing", "first", "gain", "grows", "in_a_row", "keys", "late", "left", "limits", "link", "load", "loads",
+        "fetching", "finishing", "first", "gain", "grows", "in_a_row", "keys", "late", "left", "less", "limits", "link", "load", "loads",
         "longest", "lost", "mean", "missed", "mixed", "most_pages", "one_each", "order", "page", "pages", "phases", "pieces", "policy",
         "port", "ranked", "reading", "reads", "refused", "returned", "room", "rounds", "running", "seat", "seen", "sent", "share",
         "since", "slope", "step", "steps", "surplus", "swapped", "table", "tokens", "trail", "vain", "waiting", "writers", "writes",
@@ -97,6 +97,7 @@ class Replica:
         # hand-overs began or ended since it began. [s]
         self.sent = self.alone = self.late = 0.0
         self.vain = 0  # requests that the first step of the jump that runs computes in vain
+        self.less = 0.0  # time that the step which runs takes less where no other engine reads in it. [s]
 
     # ---------------------------------------------------------------------------------------- from outside
 
@@ -348,16 +349,29 @@ class Replica:
             self.mean = 0.0
         self.keys, self.tokens = keys, tokens
         more = table.more(rows, tokens, keys) if self.limits.microbatches == 1 else self._reading_more(rows)
-        first = table.line(rows, held, alone=False)[0] + more
-        if table.hosted:
-            first = table.with_host(rows, first)
-        if self.along or self.fetched:
-            first = max(first, self.along) + self.fetched
-            self.fetched = self.along = 0.0
+        kernels = table.line(rows, held, alone=False)[0] + more
+        first = self._waited(rows, kernels)
+        if table.shares:
+            self.less = first - self._waited(rows, kernels - table.less(rows, tokens, keys))
+        self.fetched = self.along = 0.0
         self.first, self.slope, self.steps = first, 0.0, 1
         if table.sends:
             self._share_port(rows)
         self.ends = self.since + self.first
+
+    def _waited(self, rows: int, kernels: float) -> float:
+        """Time of a step that reads, of so long kernels, with what the host does for it and with the loads for which it waits. [s]"""
+        time = self.table.with_host(rows, kernels) if self.table.hosted else kernels
+        return max(time, self.along) + self.fetched if self.along or self.fetched else time
+
+    def read_beside(self, tokens: int, ranks: int) -> None:
+        """Let the step that reads take the less, the fewer tokens all of so many engines read that make it together: experts, which they
+        share out, have the fewer rows.
+        """
+        shorter = self.less * (1.0 - min((tokens / self.tokens - 1.0) / (ranks - 1.0), 1.0))
+        self.first -= shorter
+        if self.table.sends:
+            self.alone -= shorter
 
     def _share_port(self, rows: int) -> None:
         """Let a step take longer whose messages have a share of the port between nodes only."""

@@ -32,6 +32,8 @@ class StepTable:
     keys : keys that one of them sees in the mean, rising. [1]
     writing : D, shape (requests, context). [s]
     reading : M, shape (requests, tokens, keys). [s]
+    beside_none : what M is less where the other engines that make the step together, and share out experts, read nothing, of the same
+        shape; none where there are no others. [s]
     writing_energy, reading_energy : the same, of all devices of the replica, at rest included. [J]
     graphs : sizes of batches that were captured, rising: a microbatch that only writes takes what the next larger of them takes; none
         where steps take what their own requests take.
@@ -55,14 +57,17 @@ class StepTable:
     beside: tuple[float, float] = (0.0, 0.0)
     sends_writing: Array = field(default_factory=lambda: NOTHING)
     sends_reading: Array = field(default_factory=lambda: NOTHING)
+    beside_none: Array = field(default_factory=lambda: NOTHING)
     hosted: bool = field(init=False, default=False)  # whether the host lengthens any step
     sends: bool = field(init=False, default=False)  # whether steps send between nodes
+    shares: bool = field(init=False, default=False)  # whether steps that read take less where others do not
     _lines: dict[int, tuple[list[float], list[tuple[float, float, float, float]]]] = field(default_factory=dict, repr=False)
     _planes: dict[int, tuple[list[float], list[float], list[list[tuple[float, ...]]]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hosted", self.before != (0.0, 0.0) or self.beside != (0.0, 0.0))
         object.__setattr__(self, "sends", self.sends_writing.size > 0)
+        object.__setattr__(self, "shares", self.beside_none.size > 0)
 
     def line(self, n: int, context: float, *, alone: bool = True) -> Line:
         """D at a context, its slope, and the context up to which it is straight; `alone` where the step only writes. [s], [s], [1]"""
@@ -83,6 +88,11 @@ class StepTable:
         begin, width, low, span, near, beside, far, across = cells[bisect_right(first, tokens)][bisect_right(second, keys)]
         u, v = (tokens - begin) / width, (keys - low) / span
         return (1.0 - u) * ((1.0 - v) * near + v * beside) + u * ((1.0 - v) * far + v * across)
+
+    def less(self, n: int, tokens: float, keys: float) -> float:
+        """What M is less where the other engines that make the step together read nothing. [s]"""
+        places = _at(self.requests, np.array([float(n)])), _at(self.tokens, np.array([tokens])), _at(self.keys, np.array([keys]))
+        return float(_linear(self.beside_none, places)[0])
 
     def sent(self, n: int, tokens: int) -> float:
         """For how long a step that writes for n requests and reads so many tokens keeps the port between nodes busy. [s]"""

@@ -453,7 +453,7 @@ def _case(row: TableRow, folder: Path) -> Case | str:
     if recipe is not None:
         engines, data = recipe.writers, recipe.writer_ranks
         tensor = recipe.writer_devices // data
-        words = f"-ep{data}" if data > 1 else f"-ep{tensor}-etp1" if expert > 1 else ""
+        words = f"-ep{data}" if data > 1 else f"-ep{tensor}-etp1" if (recipe.writer_experts or expert) > 1 else ""
     degrees = (("tp", tensor), ("dp", data * engines), ("pp", stages))
     kept = row.get("moe_precision") or row.get("gemm_precision") or row.get("precision") or ""
     own = {
@@ -479,12 +479,13 @@ def _readers(row: TableRow, recipe: Recipe | None) -> Fields:
     """Workers for prompts of a row: as its recipe has them, or as its own columns have them."""
     workers = _count(row, "prefill_num_workers") if recipe is None else recipe.readers
     if recipe is not None and recipe.reader_ranks > 1:
-        return {"workers": workers, "strategy": f"dp{recipe.reader_devices}-ep{recipe.reader_devices}"}
+        ranks = recipe.reader_devices
+        return {"workers": workers, "strategy": f"dp{ranks}-{'ep' if recipe.reader_experts > 1 else 'etp'}{ranks}"}
     degrees = (_count(row, f"prefill_{name}") for name in ("tp", "attention_dp", "moe_tp", "moe_ep"))
     tensor, data, of_experts, expert = degrees
     tensor, data, _ = _plan(tensor, data, of_experts, expert)
     if recipe is None and data > 1 and tensor == 1 and expert * of_experts > 1:
-        return {"workers": workers, "strategy": f"dp{data}-ep{data}"}
+        return {"workers": workers, "strategy": f"dp{data}-{'ep' if expert > 1 else 'etp'}{data}"}
     _, _, words = _plan(tensor * data, 1, of_experts, expert)
     stages = f"-pp{row['prefill_pp']}" if _count(row, "prefill_pp") > 1 else ""
     return {"workers": workers, "strategy": f"tp{tensor * data}{words}{stages}"}

@@ -13,8 +13,8 @@ from dataclasses import astuple, dataclass
 from crossflow.evidence.validation.tables import TableRow, read_rows, shipped
 
 COLUMNS = (
-    "engine", "device", "precision", "isl", "osl", "guesses", "concurrency", "prefill_workers", "prefill_gpus", "prefill_dp", "room",
-    "decode_workers", "decode_gpus", "decode_dp", "slots",
+    "engine", "device", "precision", "isl", "osl", "guesses", "concurrency", "prefill_workers", "prefill_gpus", "prefill_dp", "prefill_ep",
+    "room", "decode_workers", "decode_gpus", "decode_dp", "decode_ep", "slots",
 )  # fmt: skip
 SAME = ("engine", "precision", "isl", "osl", "concurrency")  # columns in which a row and its recipe are alike
 
@@ -24,6 +24,7 @@ class Recipe:
     """Engines of a run: those that read prompts, and those that write.
 
     ranks : of an engine, those that have requests of their own; devices of each share its tensors. [1]
+    experts : ranks over which experts are shared out, each of which otherwise has a part of every expert; 0: as a row says. [1]
     room : prompts that a rank reads in a step. [1]
     slots : requests that a rank writes for at most. [1]
     """
@@ -31,10 +32,12 @@ class Recipe:
     readers: int
     reader_devices: int
     reader_ranks: int
+    reader_experts: int
     room: int
     writers: int
     writer_devices: int
     writer_ranks: int
+    writer_experts: int
     slots: int
 
 
@@ -86,8 +89,9 @@ def _recipes() -> tuple[tuple[TableRow, Recipe], ...]:
     return tuple(
         (row, Recipe(
             readers=int(row["prefill_workers"]), reader_devices=int(row["prefill_gpus"]), reader_ranks=_ranks(row, "prefill"),
+            reader_experts=int(row["prefill_ep"] or 0),
             room=int(row["room"]), writers=int(row["decode_workers"]), writer_devices=int(row["decode_gpus"]),
-            writer_ranks=_ranks(row, "decode"), slots=int(row["slots"]),
+            writer_ranks=_ranks(row, "decode"), writer_experts=int(row["decode_ep"] or 0), slots=int(row["slots"]),
         ))
         for row in read_rows(shipped() / "recipes.csv", COLUMNS)
     )  # fmt: skip

@@ -233,6 +233,11 @@ class Layout:
         """Points whose tensor ranks share experts out while each of them has all tokens, so that nothing is exchanged, shape (n,)."""
         return np.asarray(~self.sequence_parallel & (self.tensor_of("experts") < self.tp))
 
+    @functools.cached_property
+    def replicas_meet(self) -> Mask:
+        """Points whose replicas share experts out, or parts of each: these lie over more ranks than share a layer, shape (n,)."""
+        return np.asarray(self.ep * self.tensor_of("experts") > self.tp * self.cp)
+
     def gathers(self, kinds: Iterable[Type]) -> Mask:
         """Whether layers of any of some types are shared by several ranks."""
         return np.asarray(np.logical_or.reduce([self.tensor_of(kind) > 1 for kind in kinds]))

@@ -106,6 +106,11 @@ class Plan:
         return int(getattr(self, OWN_TENSOR[kind])) or self.tp
 
     @property
+    def replicas_meet(self) -> bool:
+        """Whether replicas share experts out, or parts of each: these lie over more ranks than share a layer."""
+        return self.ep * self.tensor_of("experts") > self.tp * self.cp
+
+    @property
     def repeated(self) -> tuple[RepeatedModule, ...]:
         """Modules of layers that the backward pass computes again by themselves."""
         return (self.recompute_modules or REPEATED[:1]) if self.recompute == "selective" else ()

@@ -293,7 +293,7 @@ def _worker_problem(place: str, written: str, model: Transformer) -> str | None:
         plan = plan_of(written)
     except StrategyError as error:
         return str(error)
-    if plan.dp > 1 and not (reads and plan.ep > 1):
+    if plan.dp > 1 and not (reads and plan.replicas_meet):
         return f"{'a worker' if reads else 'an engine'} has no replicas, and {plan} has {plan.dp}; give their number as workers"
     if plan.far:
         return f"{'workers for prompts' if reads else 'such engines'} keep all in their main memory; leave far out"
