@@ -298,9 +298,12 @@ def _value(node: Any, module: types.ModuleType) -> Any:
 
 
 def _plant_constant(mutant: Mutant, module: types.ModuleType) -> None:
-    """A constant keeps its name where it is imported."""
-    name = mutant.holder.targets[0].id
-    old, new = getattr(module, name), _value(mutant.holder.value, module)
-    for other in list(sys.modules.values()):
-        if getattr(other, "__dict__", {}).get(name, None) is old:
-            setattr(other, name, new)
+    """A constant keeps its name where it is imported; several may be assigned at once."""
+    found = dict(vars(module))
+    exec(compile(ast.Module([mutant.holder], []), str(module.__file__), "exec"), found)
+    targets = [node for target in mutant.holder.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    for name in {target.id for target in targets if isinstance(target.ctx, ast.Store)}:
+        old = getattr(module, name)
+        for other in list(sys.modules.values()):
+            if getattr(other, "__dict__", {}).get(name, None) is old:
+                setattr(other, name, found[name])

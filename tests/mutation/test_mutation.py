@@ -3,14 +3,16 @@
 import resource
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
+from crossflow.engine.service.sketch import LEAST, MOST
 from tests.javascript.node import ASSETS, NODE
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
-from tests.mutation.runner import _bound_memory, in_fork
+from tests.mutation.runner import _bound_memory, _plant_constant, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -79,6 +81,16 @@ def test_a_lower_bound_on_memory_is_kept():
         return resource.getrlimit(resource.RLIMIT_AS)
 
     assert in_fork(bounded) == bound
+
+
+def test_constants_that_are_assigned_at_once_are_each_changed(tmp_path, monkeypatch):
+    """Also where they were imported; one that could not be planted would count as caught."""
+    path = ROOT / "crossflow" / "engine" / "service" / "sketch.py"
+    (place,) = [place for place in places_of(path) if "LEAST, MOST = (1.3e-09" in planted(place).diff]
+    own, other = (types.SimpleNamespace(LEAST=least, MOST=most, __file__="") for least, most in [(LEAST, MOST)] * 2)
+    monkeypatch.setattr(sys, "modules", {"own": own, "other": other})
+    _plant_constant(planted(place), own)
+    assert [(one.LEAST, one.MOST) for one in (own, other)] == [(1.3e-9, 1e9)] * 2
 
 
 @pytest.mark.thorough  # a tool's own test, in a process that collects a package's
