@@ -176,8 +176,14 @@ def _mark(paths: set[Path], live: dict[Key, list[Any]], note: Callable[[Key], No
     for path in paths:
         vars(_module(path))["__called__"] = note
         for code in _codes(compile(marked(path), str(path), "exec")):
-            for function in live.get((str(path), code.co_firstlineno), []):
+            for function in _of_code(live, code):
                 function.__code__ = code
+
+
+def _of_code(live: dict[Key, list[Any]], code: types.CodeType) -> list[Any]:
+    """The functions with this code as it was; a lambda and what is repeated in it may begin in one line."""
+    there = live.get((code.co_filename, code.co_firstlineno), [])
+    return [function for function in there if function.__code__.co_qualname == code.co_qualname]
 
 
 def _concerns(mutant: Mutant, called: set[Key]) -> bool:
@@ -261,9 +267,10 @@ def _plant(mutant: Mutant, live: dict[Key, list[Any]]) -> None:
     path, module = str(mutant.place.path), _module(mutant.place.path)
     if not mutant.in_function:
         return _plant_constant(mutant, module)
-    code = next(item for item in _codes(compile(mutant.tree, path, "exec")) if (path, item.co_firstlineno) == mutant.key)
+    codes = _codes(compile(mutant.tree, path, "exec"))
+    code = next(item for item in codes if (path, item.co_firstlineno, item.co_name) == (*mutant.key, mutant.holder.name))
     defaults = _defaults(mutant.holder, module)
-    for function in live[mutant.key]:
+    for function in _of_code(live, code):
         function.__code__ = code
         function.__defaults__ = defaults[0] or None
         function.__kwdefaults__ = defaults[1] or None

@@ -10,9 +10,10 @@ import pytest
 
 from crossflow.engine.service.sketch import LEAST, MOST
 from tests.javascript.node import ASSETS, NODE
+from tests.mutation import runner
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
-from tests.mutation.runner import _bound_memory, _plant_constant, in_fork
+from tests.mutation.runner import _bound_memory, _mark, _plant_constant, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -83,10 +84,25 @@ def test_a_lower_bound_on_memory_is_kept():
     assert in_fork(bounded) == bound
 
 
+def test_functions_that_begin_in_one_line_keep_their_code(tmp_path, monkeypatch):
+    """A lambda and the loop in it, as dataclasses have them: tests that call it would fail without any mistake."""
+    path = tmp_path / "module.py"
+    path.write_text("def one(): return 1\n\nclass Held:\n    many = lambda: [i for i in range(2)]\n")
+    module = types.ModuleType("module")
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, "module", module)
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    called = []
+    live = {(str(path), 1): [module.one], (str(path), 4): [module.Held.many]}
+    _mark({path}, live, called.append)
+    assert (module.one(), called, module.Held.many()) == (1, [(str(path), 1)], [0, 1])
+
+
 def test_constants_that_are_assigned_at_once_are_each_changed(tmp_path, monkeypatch):
     """Also where they were imported; one that could not be planted would count as caught."""
     path = ROOT / "crossflow" / "engine" / "service" / "sketch.py"
-    (place,) = [place for place in places_of(path) if "LEAST, MOST = (1.3e-09" in planted(place).diff]
+    line = next(i for i, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text.startswith("LEAST, MOST = "))
+    place = next(place for place in places_of(path) if place.line == line)
     own, other = (types.SimpleNamespace(LEAST=least, MOST=most, __file__="") for least, most in [(LEAST, MOST)] * 2)
     monkeypatch.setattr(sys, "modules", {"own": own, "other": other})
     _plant_constant(planted(place), own)
