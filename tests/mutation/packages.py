@@ -50,7 +50,7 @@ TESTS = {
     "unlike",
     "answers/fleets": "fleet_search fleet_scenarios fleets",
     "answers/interactive": "interactive python_guesses",
-    "answers/planning": "planning plan comparing diffusion explore_opening strategies job_plans launch_mending",
+    "answers/planning": "planning plan cli_cures comparing diffusion explore_opening strategies job_plans launch_mending",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario fleet_scenarios",
     "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
@@ -71,7 +71,7 @@ TESTS = {
 
 # Files of tests that ask none of these packages, but the command line, files, errors, documents and the release.
 OTHERS = (
-    "bench cli cli_cures cli_words docs errors files first_prediction hints import_without_torch layers madmax_studies money moved "
+    "bench cli cli_words docs errors files first_prediction hints import_without_torch layers madmax_studies money moved "
     "narrow_pages observed platforms provenance python_page scripts signals units"
 )
 
