@@ -57,7 +57,7 @@ TESTS = {
     "replayed_points one_way images",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
     "portfolio parquet sweep_command versions names settings columns plots/plot_kinds plots/plot_files",
-    "evidence/calibration": "calibration calibration_learned nccl_logs",
+    "evidence/calibration": "evidence_anchors calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
     "loop_apart attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
     "evidence_anchors",
