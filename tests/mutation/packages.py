@@ -61,7 +61,8 @@ TESTS = {
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
     "loop_apart attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
     "evidence_anchors",
-    "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences",
+    "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences pytorch/emulate "
+    "pytorch/emulate_values pytorch/emulate_real pytorch/emulate_checkpoints",
     "evidence/jax": "jax_texts jax_calls",
     "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch launch_mending other_options",
     "edges/trace": "trace compare gantt lasting_shown packed cluster serve",

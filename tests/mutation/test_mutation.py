@@ -13,7 +13,7 @@ from tests.javascript.node import ASSETS, NODE
 from tests.mutation import runner
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
-from tests.mutation.runner import _bound_memory, _mark, _plant_constant, in_fork
+from tests.mutation.runner import _bound_memory, _lacking, _mark, _plant_constant, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -107,6 +107,18 @@ def test_constants_that_are_assigned_at_once_are_each_changed(tmp_path, monkeypa
     monkeypatch.setattr(sys, "modules", {"own": own, "other": other})
     _plant_constant(planted(place), own)
     assert [(one.LEAST, one.MOST) for one in (own, other)] == [(1.3e-9, 1e9)] * 2
+
+
+def test_what_needs_a_package_that_is_not_there_is_told(monkeypatch):
+    """A sample over everything goes on without it."""
+    path, other = (ROOT / "crossflow" / "cost" / name for name in ("tiling.py", "price.py"))
+
+    def without(name):
+        if name.endswith("tiling"):
+            raise ModuleNotFoundError("no torch", name="torch")
+
+    monkeypatch.setattr(runner.importlib, "import_module", without)
+    assert _lacking({path, other}) == {path: "torch"}
 
 
 @pytest.mark.thorough  # a tool's own test, in a process that collects a package's
