@@ -101,6 +101,7 @@ class Runner:
         self.places, self.told = places, told
         self.verdicts: list[Verdict] = []
         self.called: dict[str, set[Key]] = {}  # by fixture
+        self.taken: dict[str, float] = {}  # processor time of fixtures, which whichever test comes first to them takes. [s]
         self.noting: list[set[Key]] = []
 
     def pytest_sessionstart(self) -> None:
@@ -122,9 +123,11 @@ class Runner:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
         self.noting.append(self.called.setdefault(fixturedef.argname, set()))
+        start = time.process_time()
         try:
             return (yield)
         finally:
+            self.taken[fixturedef.argname] = max(time.process_time() - start, self.taken.get(fixturedef.argname, 0.0))
             self.noting.pop()
 
     @pytest.hookimpl(tryfirst=True)
@@ -147,8 +150,8 @@ class Runner:
             self.told(self.verdicts[-1])
         return True
 
-    def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key]]]:
-        """Time and called functions of every test that passes and is not long."""
+    def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key], float]]:
+        """Time, called functions, and time of the fixtures of every test that passes and is not long."""
         _mark({place.path for place in self.places}, live, lambda key: self.noting[-1].add(key))
         profile, modules = {}, _modules()
         for item, after in zip(session.items, [*session.items[1:], None], strict=True):
@@ -157,10 +160,11 @@ class Runner:
             start = time.process_time()
             passed = _passes(session, item, after)
             _bring_back(modules)
-            used = self.noting[0].union(*(self.called.get(name, set()) for name in getattr(item, "fixturenames", ())))
+            fixtures = getattr(item, "fixturenames", ())
+            used = self.noting[0].union(*(self.called.get(name, set()) for name in fixtures))
             taken = time.process_time() - start
             if passed and taken < LONG:
-                profile[item.nodeid] = (taken, used)
+                profile[item.nodeid] = (taken, used, sum(self.taken.get(name, 0.0) for name in fixtures))
         return profile
 
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
@@ -168,7 +172,7 @@ class Runner:
         items = sorted(calls, key=lambda item: (is_recorded(item.nodeid), calls[item][0]))
         taken = itertools.accumulate(calls[item][0] for item in items)
         items = [item for item, so_far in zip(items, taken, strict=True) if so_far <= ASKED]
-        limits = [LIMIT + 5 * calls[item][0] for item in items]
+        limits = [LIMIT + 5 * (calls[item][0] + calls[item][2]) for item in items]
         found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
         caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
         return Verdict(place=mutant.place, diff=mutant.diff, caught=caught, tests=len(items))

@@ -13,7 +13,7 @@ from tests.javascript.node import ASSETS, NODE
 from tests.mutation import runner
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
-from tests.mutation.runner import _bound_memory, _lacking, _mark, _plant_constant, in_fork
+from tests.mutation.runner import Runner, _bound_memory, _lacking, _mark, _plant_constant, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -107,6 +107,19 @@ def test_constants_that_are_assigned_at_once_are_each_changed(tmp_path, monkeypa
     monkeypatch.setattr(sys, "modules", {"own": own, "other": other})
     _plant_constant(planted(place), own)
     assert [(one.LEAST, one.MOST) for one in (own, other)] == [(1.3e-9, 1e9)] * 2
+
+
+def test_any_test_may_take_the_time_of_its_fixtures(monkeypatch):
+    """Of two uses of a fixture one makes it, and which one is not known before."""
+    moments = iter([0.0, 4.0, 5.0, 5.0])
+    monkeypatch.setattr(runner, "time", types.SimpleNamespace(process_time=lambda: next(moments)))
+    asked = Runner(places=[], told=print)
+    for _ in range(2):
+        made = asked.pytest_fixture_setup(types.SimpleNamespace(argname="slow"))
+        next(made)
+        with pytest.raises(StopIteration):
+            made.send("what it is")
+    assert asked.taken == {"slow": 4.0}
 
 
 def test_what_needs_a_package_that_is_not_there_is_told(monkeypatch):
