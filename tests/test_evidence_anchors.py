@@ -11,7 +11,8 @@ from scipy.stats import lognorm
 import crossflow
 from crossflow.base.files import Document
 from crossflow.evidence.calibration.calibrate import FITTED, MEASURED, WRITTEN, ScoredRows, _one_curve_each
-from crossflow.evidence.calibration.measurements import REUSE, MeasuredCollective, _lookup
+from crossflow.evidence.calibration.learned import _numbers, _row_of
+from crossflow.evidence.calibration.measurements import REUSE, MeasuredCollective, MeasuredKernels, MeasuredProducts, _lookup
 from crossflow.evidence.calibration.parameters import DEVICE, parameters
 from crossflow.evidence.replay.breakdown import RankShare, RankWorks, mean_shares, share_of
 from crossflow.evidence.replay.clocks import _ends
@@ -222,3 +223,20 @@ def test_rates_of_levels_are_fitted_around_those_of_the_datasheet(name):
     assert bool(rates) == (spec.execution.tiles is None)
     assert bounds["memory_utilisation"][:2] == (0.01, 1.0)
     assert not [path for path in bounds if path.startswith("levels.memory.")]
+
+
+def test_events_are_asked_of_what_was_learned_as_the_rows_that_measure_them():
+    """Nodes of 8: ranks in a node are all of it; 16 across are two full ones, and 4 across leave open which nodes they share."""
+    product = _row_of(("gemm", "64x32x16", "fp16", 1, ""), 8)
+    assert (type(product), product.dtype, product.sizes[:, 0].tolist()) == (MeasuredProducts, "fp16", [64, 32, 16, 1])
+    inside, across = (_row_of(("all_reduce", "1024 B", "", *group), 8) for group in ((4, "intra"), (16, "inter")))
+    assert (inside.collective, inside.ranks, inside.ranks_per_node, inside.size[0]) == ("all_reduce", 4, 4, 1024)
+    assert (across.ranks, across.ranks_per_node) == (16, 8)
+    assert [_row_of(("all_reduce", "1024 B", "", ranks, "inter"), 8) is None for ranks in (4, 8, 9)] == [True, True, False]
+    other = _row_of(("pass", "1 gelu of 8 B", "", 1, ""), 8)
+    assert (type(other), other.op, other.shapes) == (MeasuredKernels, "pass", ("1 gelu of 8 B",))
+
+
+def test_numbers_that_a_shape_lacks_are_one():
+    rows = MeasuredKernels(op="lookup", dtype="", shapes=("4 x 2 of 3", "5", "6 x 7"), time=np.ones(3), order=np.ones(3))
+    assert _numbers(rows).tolist() == [[4, 5, 6], [2, 1, 7], [3, 1, 1]]
