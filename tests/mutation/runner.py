@@ -31,6 +31,7 @@ from tests.mutation.packages import ASKED, CASES, LIMIT, LONG, RECORDED, ROOT, f
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("base.units", "base.files", "hardware.technology", "program.embedding")  # whose caches hold what was read, and are not mutated
+CLOCKS = frozenset({"process_time", "perf_counter", "monotonic"})
 Key = tuple[str, int]
 
 
@@ -113,9 +114,11 @@ class Runner:
         hypothesis.settings.load_profile("mutation")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Of every test some cases, evenly among all that it has; all that are recorded."""
+        """Of every test some cases, evenly among all that it has; all that are recorded. None that measures time: it may fail by itself."""
         cases: dict[str, list[pytest.Item]] = {}
         for item in items:
+            if _measures(getattr(getattr(item, "function", None), "__code__", None)):
+                continue
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         steps = {name: 1 if is_recorded(name) else -(-len(mine) // CASES) for name, mine in cases.items()}
         items[:] = [item for name, mine in cases.items() for item in mine[:: steps[name]]]
@@ -176,6 +179,11 @@ class Runner:
         found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
         caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
         return Verdict(place=mutant.place, diff=mutant.diff, caught=caught, tests=len(items))
+
+
+def _measures(code: types.CodeType | None) -> bool:
+    """Whether the code of a test asks for the time."""
+    return code is not None and (not CLOCKS.isdisjoint(code.co_names) or any(map(_measures, _codes(code))))
 
 
 def _lacking(paths: set[Path]) -> dict[Path, str]:

@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.javascript.node import ASSETS, NODE
 from tests.mutation import runner
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
-from tests.mutation.runner import Runner, _bound_memory, _lacking, _mark, _plant_constant, in_fork
+from tests.mutation.runner import Runner, _bound_memory, _lacking, _mark, _measures, _plant_constant, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -107,6 +108,20 @@ def test_constants_that_are_assigned_at_once_are_each_changed(tmp_path, monkeypa
     monkeypatch.setattr(sys, "modules", {"own": own, "other": other})
     _plant_constant(planted(place), own)
     assert [(one.LEAST, one.MOST) for one in (own, other)] == [(1.3e-9, 1e9)] * 2
+
+
+def test_tests_that_measure_time_are_known():
+    """They fail on a busy machine, whatever is planted."""
+
+    def directly():
+        return time.process_time()
+
+    def inside():
+        return [(lambda: time.perf_counter()) for _ in range(2)]
+
+    assert [_measures(one.__code__) for one in (directly, inside, test_tests_that_measure_time_are_known)] == [True] * 3
+    assert not _measures(test_every_package_has_modules_and_tests.__code__)
+    assert not _measures(None)
 
 
 def test_any_test_may_take_the_time_of_its_fixtures(monkeypatch):
