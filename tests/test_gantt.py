@@ -169,6 +169,15 @@ def test_what_is_drawn_lies_in_the_row_of_its_device_and_is_as_large_as_its_time
     assert told == pytest.approx(100 * chart.utilisation, abs=0.5)
 
 
+def test_labels_stand_in_the_middle_of_their_slots(given):
+    chart = gantt_of(given)
+    found = [(*text.get_position(), text.get_text()) for text in gantt_figure(chart).axes[0].texts if text.get_zorder() == 5]
+    slots = zip(chart.slots.start, chart.slots.width, chart.slots.row, chart.slots.label, strict=True)
+    middles = [(float(start + width / 2), float(row), label) for start, width, row, label in slots]
+    assert found
+    assert set(found) <= set(middles)
+
+
 @pytest.mark.parametrize(("capacity", "there"), [(1.2, True), (100.0, False)])
 def test_memory_is_drawn_as_large_as_it_is(given, capacity, there):
     """In GiB, with what a device has where that is near what the fullest holds, and else told to be above."""
