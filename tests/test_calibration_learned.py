@@ -16,8 +16,10 @@ from crossflow.__main__ import main
 from crossflow.answers.evaluation.events import events
 from crossflow.base.files import Document
 from crossflow.cost.profile import lookup_shape
+from crossflow.edges.cli import calibrate as commands
 from crossflow.evidence.calibration import learned
 from crossflow.evidence.calibration.learned import learn
+from crossflow.evidence.calibration.logs import LogOptions
 from crossflow.evidence.calibration.measurements import MeasuredKernels, MeasuredProducts, _lookup
 from crossflow.evidence.calibration.pricing import predicted
 from crossflow.hardware.architecture.system import resolve
@@ -89,18 +91,19 @@ power: {tdp: {value: 100 W, source: lscpu}}
 """
 
 
-def test_measured_embedding_bags_are_learned_within_the_papers_errors(tmp_path):
-    """260 tables of a CPU, half of them held out; Table I has 4.4 to 5.6 % forward, geometric mean."""
+@pytest.mark.parametrize(("every", "most"), [pytest.param(1, 0.05, marks=pytest.mark.thorough), (4, 0.12)])
+def test_measured_embedding_bags_are_learned_within_the_papers_errors(tmp_path, every, most):
+    """260 tables of a CPU, half of them held out; Table I has 4.4 to 5.6 % forward, geometric mean. A quarter of them teaches less."""
     needed()
     (tmp_path / "xeon.yaml").write_text(XEON)
     with (DATA / "embedding_bags.csv").open() as file:
-        read = list(csv.DictReader(line for line in file if not line.startswith("#")))
+        read = list(csv.DictReader(line for line in file if not line.startswith("#")))[::every]
     names = ["rows", "width", "samples", "pooling", *(f"reuse_{i}" for i in range(17))]
     rows = [",".join(["forward", str(1e6 * float(row["forward_s"])), *(row[name] for name in names)]) for row in read]
     (tmp_path / "bags.csv").write_text("\n".join([",".join(["part", "time_us", *names]), *rows]) + "\n")
     (kind,) = learn([tmp_path / "bags.csv"], str(tmp_path / "xeon.yaml")).kinds
-    assert (kind.method, kind.samples.held_out.sum()) == ("Gaussian process", 130)
-    assert kind.errors("learned")["geometric_mean_abs_error"] < 0.05
+    assert (kind.method, kind.samples.held_out.sum()) == ("Gaussian process", len(read) // 2)
+    assert kind.errors("learned")["geometric_mean_abs_error"] < most
 
 
 LOOKED = "part,rows,width,samples,pooling,distinct,time_us"
@@ -128,25 +131,24 @@ def test_look_ups_are_read_up_to_all_different_rows(distinct):
 
 
 @pytest.fixture(scope="module")
-def collectives():
-    needed()
+def collectives(reduces, request):
+    """What is learned of the rows of one collective, or of all."""
+    if request.param == "all_reduce":
+        return commands.learn([reduces], "dgx-a100", options=LogOptions(), rows=())
     return learn([ROWS], "dgx-a100", rows=["aic-a100-sxm"])
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all"])
-def test_collectives_are_learned_within_the_papers_errors(collectives, collective):
-    """Table I: 5 to 6 % geometric mean; measured by nccl-tests on 2, 4 and 8 A100."""
-    kind = next(one for one in collectives.kinds if one.kind[0] == collective)
-    errors = {law: kind.errors(law)["geometric_mean_abs_error"] for law in ("before", "fitted", "learned")}
-    assert errors["learned"] < 0.05
-    assert max(errors["learned"], errors["fitted"]) < errors["before"]  # of these rows the law alone is as good
-
-
-def test_the_errors_are_of_rows_that_were_not_seen(collectives):
+@pytest.mark.parametrize("collectives", ["all_reduce", pytest.param("all", marks=pytest.mark.thorough)], indirect=True)
+def test_collectives_are_learned_within_the_papers_errors(collectives):
+    """Table I: 5 to 6 % geometric mean; measured by nccl-tests on 2, 4 and 8 A100. The errors are of rows that were not seen."""
     for kind in collectives.kinds:
+        if kind.kind[0] in ("all_reduce", "all_to_all"):
+            errors = {law: kind.errors(law)["geometric_mean_abs_error"] for law in ("before", "fitted", "learned")}
+            assert errors["learned"] < 0.05
+            assert max(errors["learned"], errors["fitted"]) < errors["before"]  # of these rows the law alone is as good
         assert kind.times.size == kind.samples.held_out.sum() == kind.to_dict()["held_out"]
         assert 0.4 < kind.samples.held_out.mean() < 0.6
+    assert "all_reduce" in {kind.kind[0] for kind in collectives.kinds}
 
 
 def test_products_are_learned_beside_their_model(tmp_path):
@@ -154,8 +156,8 @@ def test_products_are_learned_beside_their_model(tmp_path):
     needed()
     spec, _ = resolve(Document(file="test", data={"template": "a100-80gb"}))
     rng = np.random.default_rng(3)
-    sizes = np.stack([*2.0 ** rng.integers(7, 13, (3, 300)), np.ones(300)])
-    rows = MeasuredProducts(dtype="fp16", source="", sizes=sizes, time=np.ones(300))
+    sizes = np.stack([*2.0 ** rng.integers(7, 13, (3, 60)), np.ones(60)])
+    rows = MeasuredProducts(dtype="fp16", source="", sizes=sizes, time=np.ones(60))
     times = predicted(spec, rows) * (1 + 0.3 * np.tanh(np.log2(sizes[0] / 1024)))
     lines = [f"fp16,{m:.0f},{n:.0f},{k:.0f},{time * 1e6}" for (m, n, k), time in zip(sizes[:3].T, times, strict=True)]
     (tmp_path / "gemm.csv").write_text("\n".join(["dtype,m,n,k,time_us", *lines]) + "\n")
@@ -186,9 +188,7 @@ def reduces(tmp_path_factory):
     path.write_text("\n".join(lines) + "\n")
     once = functools.cache(lambda files, system, options, rows: learn(list(files), system, options=options, rows=list(rows)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "crossflow.edges.cli.calibrate.learn", lambda files, system, *, options, rows: once(tuple(files), system, options, tuple(rows))
-        )
+        patch.setattr(commands, "learn", lambda files, system, *, options, rows: once(tuple(files), system, options, tuple(rows)))
         yield path
 
 
@@ -213,15 +213,19 @@ def test_a_list_of_events_is_filled(tmp_path, capsys, reduces):
     assert not [note for note in prediction.notes if note.startswith("profile")]
 
 
-def test_events_beyond_the_measured_sizes_are_left_to_the_model(tmp_path, capsys, reduces):
-    shapes = ("1e6 B,8,intra", "1e14 B,8,intra", "1e6 B,64,inter", "1e6 B,8,inter")
+def test_events_beyond_twice_the_measured_sizes_are_left_to_the_model(tmp_path, capsys, reduces):
+    with reduces.open() as file:
+        sizes = [float(row["size_bytes"]) for row in csv.DictReader(file)]
+    near, far = ([min(sizes) / factor, max(sizes) * factor] for factor in (1.9, 2.1))
+    shapes = (*(f"{size} B,8,intra" for size in (*near, *far)), "1e6 B,64,inter", "1e6 B,8,inter")
     rows = ["op,shape,ranks,scope,time", *(f"all_reduce,{shape},1 s" for shape in shapes)]
     (tmp_path / "events.csv").write_text("\n".join(rows) + "\n")
     words = ["calibrate", str(reduces), "--system", "dgx-a100", "--learn", "--events", str(tmp_path / "events.csv")]
     assert main([*words, "-o", str(tmp_path / "out.csv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["filled"] == len(near)
     assert found["left_reasons"] == {
-        "all_reduce lies beyond the measured sizes": 2,
+        "all_reduce lies beyond the measured sizes": 3,
         "all_reduce has a shape that cannot be priced by itself": 1,
     }
 

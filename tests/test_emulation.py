@@ -7,7 +7,7 @@ import pytest
 
 from crossflow.base.errors import CrossflowError
 from crossflow.cost.network import Wires
-from crossflow.evidence.emulation.delays import SystemDelays, delays_of
+from crossflow.evidence.emulation.delays import SystemDelays, _interpolated, delays_of
 from crossflow.evidence.emulation.link import Fifo, Pace
 from crossflow.evidence.emulation.what_if import Delay, Slow, read_what_if
 from crossflow.program.groups import Group
@@ -202,3 +202,13 @@ def test_measured_collectives_of_a_system_are_its_delays(tmp_path):
     (tmp_path / "mine.yaml").write_text("kind: system\ntemplate: dgx-a100\nname: mine\nprofile: p.csv\n")
     delays = SystemDelays.of(str(tmp_path / "mine.yaml"), 8)
     assert delays.time("all_reduce", 2000, tuple(range(8))) == (pytest.approx(2**0.5 * 1e-3), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "time"), [(50, 1.0), (100, 1.0), (200, 2.0), (300, 3.0), (500, 5.0), (700, 7.0), (800, 9.0), (1000, 13.0)]
+)
+def test_times_of_listed_sizes_go_on_as_lines(size, time):
+    """Between sizes, from the first back as it is, and beyond the last as between the last two, though never below nothing."""
+    assert _interpolated(size, (100, 300, 700, 750), (1.0, 3.0, 7.0, 8.0)) == pytest.approx(time)
+    assert _interpolated(size, (400,), (2.0,)) == 2.0
+    assert _interpolated(size, (1, 2), (5.0, 4.0)) == 0.0

@@ -106,6 +106,16 @@ def test_parts_of_a_run_are_read_as_one(tmp_path, refused, capsys):
     assert refused("emulate", "--replay", str(tmp_path / "run.json")) == sentence
 
 
+def test_files_beside_the_parts_of_a_run_are_no_parts(tmp_path):
+    """Those whose names begin or end as theirs do."""
+    first, last = together()
+    written(tmp_path, first, name="run.rank0.json")
+    written(tmp_path, last, name="run.rank1.json")
+    for name in ("run.rank2", "3.json", "run.rank4.csv", "run.rankx.json", "other.rank5.json"):
+        (tmp_path / name).write_text("no record\n")
+    assert [one.rank for one in read_record(tmp_path / "run.json").ranks] == [0, 1]
+
+
 def test_ranks_that_call_different_things_are_not_of_one_run(tmp_path):
     first, last = together()
     last["rows"][0]["op"] = "barrier"

@@ -9,6 +9,11 @@ from scipy.integrate import trapezoid
 from scipy.stats import lognorm
 
 import crossflow
+from crossflow.base.files import Document
+from crossflow.evidence.calibration.calibrate import FITTED, MEASURED, WRITTEN, ScoredRows, _one_curve_each
+from crossflow.evidence.calibration.learned import _numbers, _row_of
+from crossflow.evidence.calibration.measurements import REUSE, MeasuredCollective, MeasuredKernels, MeasuredProducts, _lookup
+from crossflow.evidence.calibration.parameters import DEVICE, parameters
 from crossflow.evidence.replay.breakdown import RankShare, RankWorks, mean_shares, share_of
 from crossflow.evidence.replay.clocks import _ends
 from crossflow.evidence.replay.edges import OVERHEAD_KINDS, HostPieces
@@ -19,6 +24,7 @@ from crossflow.evidence.validation.kernels_experts import _exchange_times, read_
 from crossflow.evidence.validation.post_training import CV, _uncut_mean
 from crossflow.evidence.validation.power import NODES, _node_watts, _training_runs
 from crossflow.evidence.validation.tables import collective_times, device_architecture, fabrics, read_rows, shipped
+from crossflow.hardware.architecture.system import resolve
 from tests.test_crowd import job
 
 
@@ -38,7 +44,7 @@ def test_shapes_are_broadcast_as_numpy_does(shapes):
     assert _broadcast(shapes) == np.broadcast_shapes(*shapes)
 
 
-@pytest.mark.parametrize("mean", [500.0, 4000.0, 9000.0])
+@pytest.mark.parametrize("mean", [500.0, 4000.0, 9000.0, 14000.0])
 def test_lengths_that_are_cut_have_the_mean_that_is_said(mean):
     """The mean of the least of a length and 16,384, by the density of lognormal lengths: cv of 1 has a spread of sqrt(ln 2)."""
     most, spread = 16384, np.sqrt(np.log(1.0 + CV**2))
@@ -163,3 +169,74 @@ def test_where_a_step_of_a_rank_goes_by_hand():
     assert nothing == {"busy": 0.0, "copies": 0.0, "exposed_communication": 0.0, "waiting": 0.0, "host": 20.0, "idle": 0.0}
     mean = mean_shares([found, RankShare(rank=3, time=10.0, parts=dict.fromkeys(found.parts, 1.0)), share_of(1, still, 0.0, 4.0)])
     assert [(one.rank, one.time, one.parts["busy"], one.parts["host"]) for one in mean] == [(3, 15.0, 4.75, 1.75), (1, 4.0, 0.0, 4.0)]
+
+
+# ------------------------------------------------------------------------------------------ rows that a system is calibrated to
+
+
+def curve(collective, ranks, per_node, *, curved=True):
+    rows = MeasuredCollective(collective=collective, ranks=ranks, ranks_per_node=per_node, size=np.ones(1), time=np.ones(1))
+    laws = {FITTED: np.array([2.0]), MEASURED: np.array([3.0]), WRITTEN: np.array([3.0])}
+    return ScoredRows(rows=rows, held_out=np.array([True]), predicted=laws, curve=None, curved=curved)
+
+
+def test_of_curves_between_nodes_that_of_the_fullest_nodes_is_kept():
+    """Of the same collective among as many ranks; inside a node nothing is shared. What has no curve hides none."""
+    hidden = [curve("all_reduce", 16, 4), curve("all_reduce", 16, 2)]
+    kept = [
+        curve("all_reduce", 16, 8), curve("all_reduce", 8, 8), curve("all_reduce", 8, 4), curve("all_gather", 16, 4),
+        curve("all_reduce", 32, 4), curve("broadcast", 16, 4),
+    ]  # fmt: skip
+    found = _one_curve_each([*hidden, *kept, curve("broadcast", 16, 8, curved=False)])
+    assert [one.curved for one in found] == [False] * 2 + [True] * 6 + [False]
+    assert [one.predicted[WRITTEN][0] for one in found[:3]] == [2.0, 2.0, 3.0]
+
+
+def looked_up(**more):
+    row = {"part": "forward", "rows": "900", "width": "8", "samples": "4", "pooling": "2", "time_us": "5"}
+    return _lookup({**row, **{name: str(value) for name, value in more.items()}}, 2)[1]
+
+
+def test_reuse_factors_may_be_counts_or_shares():
+    """Half of the look-ups are of rows that are hit once, half of rows hit twice: three rows for four look-ups."""
+    (_, one, kernel), (_, other, same) = (looked_up(**dict.fromkeys(REUSE, 0) | dict.fromkeys(REUSE[:2], half)) for half in (0.5, 7))
+    assert (one, kernel) == (other, same)
+    assert kernel.distinct == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="expected 17 shares of the look-ups"):
+        looked_up(**dict.fromkeys(REUSE, 1) | {REUSE[3]: -1e-9})
+    with pytest.raises(ValueError, match="expected 17 shares of the look-ups"):
+        looked_up(**dict.fromkeys(REUSE, 0))
+
+
+def test_look_ups_of_other_rows_are_of_another_shape():
+    shapes = {looked_up(**more)[1] for more in ({}, {"distinct": 0.5}, {"distinct": 0.25}, {"tables": 3}, {"dtype": "fp16"}, {"width": 9})}
+    assert len(shapes) == 6
+
+
+@pytest.mark.parametrize("name", ["tpu-v4", "a100-80gb"])
+def test_rates_of_levels_are_fitted_around_those_of_the_datasheet(name):
+    """From a tenth to three times, where caches have no parameters of their own; shares stay shares."""
+    spec = resolve(Document(file="test", data={"template": name}))[0]
+    bounds = {one.name: (one.low, one.high, one.value) for one in parameters(spec, DEVICE)}
+    rates = [(low / value, high / value) for path, (low, high, value) in bounds.items() if path.endswith(".bandwidth")]
+    assert rates == [pytest.approx((0.1, 3.0))] * len(rates)
+    assert bool(rates) == (spec.execution.tiles is None)
+    assert bounds["memory_utilisation"][:2] == (0.01, 1.0)
+    assert not [path for path in bounds if path.startswith("levels.memory.")]
+
+
+def test_events_are_asked_of_what_was_learned_as_the_rows_that_measure_them():
+    """Nodes of 8: ranks in a node are all of it; 16 across are two full ones, and 4 across leave open which nodes they share."""
+    product = _row_of(("gemm", "64x32x16", "fp16", 1, ""), 8)
+    assert (type(product), product.dtype, product.sizes[:, 0].tolist()) == (MeasuredProducts, "fp16", [64, 32, 16, 1])
+    inside, across = (_row_of(("all_reduce", "1024 B", "", *group), 8) for group in ((4, "intra"), (16, "inter")))
+    assert (inside.collective, inside.ranks, inside.ranks_per_node, inside.size[0]) == ("all_reduce", 4, 4, 1024)
+    assert (across.ranks, across.ranks_per_node) == (16, 8)
+    assert [_row_of(("all_reduce", "1024 B", "", ranks, "inter"), 8) is None for ranks in (4, 8, 9)] == [True, True, False]
+    other = _row_of(("pass", "1 gelu of 8 B", "", 1, ""), 8)
+    assert (type(other), other.op, other.shapes) == (MeasuredKernels, "pass", ("1 gelu of 8 B",))
+
+
+def test_numbers_that_a_shape_lacks_are_one():
+    rows = MeasuredKernels(op="lookup", dtype="", shapes=("4 x 2 of 3", "5", "6 x 7"), time=np.ones(3), order=np.ones(3))
+    assert _numbers(rows).tolist() == [[4, 5, 6], [2, 1, 7], [3, 1, 1]]

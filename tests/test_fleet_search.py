@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.evaluation.likeness import trust
 from crossflow.answers.evaluation.replay_figures import ReplayFigures, replayed_figures
 from crossflow.answers.evaluation.replaying import engines_of, replayed_on
 from crossflow.answers.fleets.demand import (
@@ -27,7 +29,7 @@ from crossflow.answers.fleets.demand import (
 from crossflow.answers.fleets.front import loads
 from crossflow.answers.fleets.growing import least
 from crossflow.answers.fleets.kinds import FleetKind, fills, kinds_of, site_of
-from crossflow.answers.fleets.ranking import plan_fleets
+from crossflow.answers.fleets.ranking import Fleets, plan_fleets
 from crossflow.answers.fleets.searching import FleetQuestion, searched
 from crossflow.answers.fleets.sizing import FleetTask, guessed, sized
 from crossflow.answers.points import variant
@@ -470,3 +472,15 @@ def test_what_cannot_be_told_apart_depends_on_whose_fleets_they_are():
     assert "layouts of one system" not in found.tied  # none of which is near
     other = next(one for one in found if one.trust != found[0].trust)
     assert f"{other.trust}, unlike the first: {other.name}" in " ".join(found.notes)
+
+
+def test_a_list_is_trusted_as_its_first_fleet_and_without_one_as_what_was_planned():
+    planned = scenario()
+    first = variant(planned, {"system.template": "mi325x-node"})
+    one, other = (SimpleNamespace(scenario=of, rank=None, to_dict=dict) for of in (first, planned))
+    run = SimpleNamespace(kinds=2, done={}, interrupted=False, replayed=0.0)
+    found = Fleets(scenario=planned, fleets=(one, other), share=0.99, most=8, priced=True, refused=(), run=run)
+    for fleets, judged in ((found, first), (replace(found, fleets=(one,)), first), (replace(found, fleets=()), planned)):
+        assert fleets.trust == trust(judged)
+        assert fleets.to_dict()["trust_text"] == trust(judged).text
+    assert trust(first) != trust(planned)

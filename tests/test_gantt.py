@@ -27,7 +27,7 @@ from crossflow.edges.trace.gantt import (
     pieces_of,
     rows_height,
 )
-from crossflow.edges.trace.text import IDLE, KINDS, MOST_LINES, filling, gantt_lines, text_gantt
+from crossflow.edges.trace.text import IDLE, KINDS, MOST_LINES, _has_room, filling, gantt_lines, text_gantt
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -169,6 +169,15 @@ def test_what_is_drawn_lies_in_the_row_of_its_device_and_is_as_large_as_its_time
     assert told == pytest.approx(100 * chart.utilisation, abs=0.5)
 
 
+def test_labels_stand_in_the_middle_of_their_slots(given):
+    chart = gantt_of(given)
+    found = [(*text.get_position(), text.get_text()) for text in gantt_figure(chart).axes[0].texts if text.get_zorder() == 5]
+    slots = zip(chart.slots.start, chart.slots.width, chart.slots.row, chart.slots.label, strict=True)
+    middles = [(float(start + width / 2), float(row), label) for start, width, row, label in slots]
+    assert found
+    assert set(found) <= set(middles)
+
+
 @pytest.mark.parametrize(("capacity", "there"), [(1.2, True), (100.0, False)])
 def test_memory_is_drawn_as_large_as_it_is(given, capacity, there):
     """In GiB, with what a device has where that is near what the fullest holds, and else told to be above."""
@@ -281,3 +290,19 @@ def test_the_table_adds_up_to_the_step(given):
     console.print(text_gantt(given, 120))
     row = next(line for line in console.file.getvalue().splitlines() if line.startswith("mean of all"))
     assert sum(map(float, row.split()[3:])) == pytest.approx(100, abs=0.3)
+
+
+def test_the_pass_that_a_line_shows_most_too_much_of_leaves_room_by_hand():
+    """Two passes, then an exchange and idling. Four cells of the first for four that it takes, two of the other for a half of one: of
+    these the one that is idle for longer.
+    """
+    times = np.zeros((4, 7))
+    times[-1] = [0.9, 0.0, 0.0, 0.0, 0.1, 0.6, 0.0]
+    shown = [0, 0, 0, 0, 1, 1, 2]
+    assert _has_room(shown, times, np.array([4.0, 0.5]), 6)
+    assert shown == [0, 0, 0, 0, 1, 3, 2]
+    assert not _has_room(alone := [0, 0, 1, 2], times[:, :4], np.array([2.0, 0.1]), 3)  # its only cell
+    assert alone == [0, 0, 1, 2]
+    for enough, cell in ((np.array([4.0, 2.0]), 6), (np.array([4.0, 0.5]), 4)):  # no more than there is; another pass gives its cell
+        assert _has_room(same := [0, 0, 0, 0, 1, 1, 2], times, enough, cell)
+        assert same == [0, 0, 0, 0, 1, 1, 2]

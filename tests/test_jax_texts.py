@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +18,30 @@ from crossflow.evidence.jax.importer import imported, module_of
 from crossflow.evidence.jax.lowering import require_jax
 from crossflow.evidence.jax.schedule import reorder
 from crossflow.evidence.jax.steps import steps_in
-from crossflow.evidence.jax.trace import trace
+from crossflow.evidence.jax.trace import _Tracer, trace
 from crossflow.program.kernels import Attention, Pass, Product
 from crossflow.program.mesh import mesh_of
 
 DATA = Path(__file__).parent / "data" / "jax"
 TEXTS = ("decoder.hlo", "llama.mlir", "experts.mlir", "perceptron.hlo")
 SAMPLES = {"experts.mlir": 64}
+
+
+PATHS = [
+    # path of the call that an operation stands in, its own, and both together
+    ("", "jit(step)/mlp/dot", "jit(step)/mlp/dot"),
+    ("", "", ""),
+    ("jit(step)/mlp", "", "jit(step)/mlp"),
+    ("jit(step)/mlp", "dot", "jit(step)/mlp/dot"),
+    ("jit(step)/mlp:", "gate/dot", "jit(step)/mlp/gate/dot"),
+    ("jit(step)/mlp", "jit(step)/mlp/dot", "jit(step)/mlp/dot"),  # which says all of it
+    ("jit(step)/mlp", "jit(steps)/dot", "jit(step)/mlp/jit(steps)/dot"),
+]
+
+
+@pytest.mark.parametrize(("call", "own", "path"), PATHS)
+def test_names_in_a_function_go_on_from_that_of_its_call(call, own, path):
+    assert _Tracer._path(SimpleNamespace(inside=call), SimpleNamespace(scope=own)) == path
 
 
 def of(name, **settings):

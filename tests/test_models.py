@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import crossflow
 from crossflow.base import files
 from crossflow.base.errors import SpecError
 from crossflow.base.files import Document
@@ -335,3 +336,13 @@ def test_a_wrong_image_is_not_told_as_a_missing_sequence():
     with pytest.raises(SpecError) as caught:
         files.validate(MODELS["transformer"], Document(file="own", data=data))
     assert [problem.path for problem in caught.value.problems] == ["image.size"]
+
+
+@pytest.mark.parametrize(("active", "accepted"), [(1, True), (8, True), (9, False)])
+def test_a_token_passes_all_experts_at_most(active, accepted):
+    data = {"model": "mixtral-8x7b", "experts": {"count": 8, "active": active}}
+    if accepted:
+        assert crossflow.load({"system": "dgx-h100", "workload": data, "strategy": "tp8"}).workload.experts.active == active
+    else:
+        with pytest.raises(SpecError, match="a token cannot pass 9 of 8 experts"):
+            crossflow.load({"system": "dgx-h100", "workload": data, "strategy": "tp8"})

@@ -1,10 +1,14 @@
 """Times of kernels from measured ones of other sizes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from crossflow.cost.nearby import along, near_times
+from crossflow.cost.price import kernel_prices
 from crossflow.cost.profile import Measured, Profile, gemm_shape, kernel_of, lookup_shape, pass_shape
+from crossflow.program.builder import ProgramBuilder
 from crossflow.program.kernels import Lookup, Pass, Product, kernel_tables
 
 GRID = (16, 64, 256, 1024)
@@ -29,6 +33,21 @@ def test_a_constant_rate_is_found_between_and_beyond_measured_sizes():
 def test_kernels_far_from_measured_ones_are_left_to_the_model():
     assert np.isnan(times([Product(m=1e5, n=16, k=16)], products())).all()
     assert np.isnan(times([Product(m=64, n=64, k=64)], products(), ["bf16"])).all()
+
+
+def test_a_program_takes_what_was_measured_and_else_what_was_measured_nearby(v100):
+    """One size was measured half as fast as the others, which is that kernel's time; one far from all has the model's."""
+    program = ProgramBuilder(name="three", dtype="fp32")
+    for name, rows in (("measured", 64.0), ("near", 100.0), ("far", 1e5)):
+        program.compute(name, Product(m=rows, n=64.0, k=64.0))
+    built = program.build(training=False)
+    events = {**products(), ("gemm", gemm_shape(64, 64, 64, 1), "fp32", 1, ""): 4 * RATE * 64**3}
+    profile = Profile(events={key: Measured(time=time, spread=0.0) for key, time in events.items()}, source="")
+    alone, beside = (kernel_prices(built, v100, None, dataclasses.replace(profile, nearby=nearby)) for nearby in (False, True))
+    assert [costs.time[0, 0] - costs.launch[0, 0] for costs, _ in (alone, beside)] == pytest.approx([4 * RATE * 64**3] * 2)
+    assert beside[0].time[1, 0] - beside[0].launch[1, 0] == pytest.approx(times([Product(m=100, n=64, k=64)], events)[0])
+    assert [(known[:, 0] > 0).tolist() for _, known in (alone, beside)] == [[True, False, False], [True, True, False]]
+    assert alone[0].time[[0, 2], 0].tolist() == beside[0].time[[0, 2], 0].tolist()
 
 
 def test_passes_are_those_of_their_operation():

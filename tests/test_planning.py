@@ -548,6 +548,17 @@ def test_a_launch_file_in_the_place_of_a_scenario_is_told_apart(tmp_path):
         crossflow.predict(script)
 
 
+def test_plans_in_a_notebook_have_what_they_cost_where_devices_have_a_price():
+    """Eight devices of 2 dollars an hour, a sample on each."""
+    scenario = {"system": {"template": "dgx-h100", "nodes": 1}, "workload": {"model": "llama2-7b", "task": "decode", "global_batch": 8}}
+    free = crossflow.plan({**scenario, "strategy": "auto"}, top=2)
+    priced = crossflow.plan({**scenario, "strategy": "auto"}, {"system.operation.price": "2 USD/hour"}, top=2)
+    cells = [f'<td style="text-align: left">{2 / 3600 * one.step_time * 1e6:.4g}</td></tr>' for one in priced]
+    assert [priced._repr_html_().count(cell) for cell in cells] == [1, 1]
+    assert "<th>MFU</th><th>usd_per_million_samples</th></tr>" in priced._repr_html_()
+    assert "<th>MFU</th></tr>" in free._repr_html_()
+
+
 @pytest.mark.thorough
 def test_one_plan_that_is_tied_is_told_in_the_singular():
     scenario = {"system": {"template": "dgx-h100", "nodes": 8}, "workload": {"model": "llama3-8b", "global_batch": 512}, "strategy": "auto"}
@@ -559,6 +570,25 @@ def test_what_settings_give_is_not_assumed():
     data, assumed = asked(["workload.global_batch=32", "workload.prompt=100", "system.nodes=1"], task="decode")
     assert assumed == ("256 tokens written for each request; --set workload.output=N changes that",)
     assert "global_batch" not in data["workload"]
+
+
+def test_prompts_alone_write_no_tokens():
+    data, assumed = asked(["system.nodes=1"], task="prefill", batch=8)
+    assert assumed == ("prompts of 2,048 tokens; --set workload.prompt=N changes that",)
+    assert "output" not in data["workload"]
+
+
+@pytest.mark.parametrize(("on", "strategy"), [(None, "sp"), ("dgx-h100", "tp8-sp"), ("gb200-nvl72", "tp8-dp9-sp")])
+def test_a_switch_that_needs_degrees_takes_eight_devices_of_a_node_at_most(on, strategy):
+    assert instead_of([("sequence_parallel", "")], ["--strategy", "--set"], {"model": "llama2-7b", "on": on}) == f"--strategy {strategy}"
+
+
+@pytest.mark.parametrize(("devices", "nodes"), [(16, 2), (24, 3), (20, 3)])
+def test_other_devices_of_a_file_that_counts_nodes_are_whole_nodes(devices, nodes, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("system: {template: dgx-h100, nodes: 4}\nworkload: {model: llama2-7b}\nstrategy: tp8-dp4\n")
+    told = instead_of([("gpus", str(devices))], ["--set"], {"scenario": path})
+    assert told == f"--set strategy=tp8-dp{nodes} --set system.nodes={nodes}"
 
 
 def test_devices_that_a_system_has_by_default_are_told():

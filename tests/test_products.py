@@ -9,7 +9,8 @@ import pytest
 import crossflow
 from crossflow.answers.explanation.parameters import parameters
 from crossflow.base.errors import SpecError
-from crossflow.cost.roofline import _missed
+from crossflow.base.formats import DTYPE_BYTES
+from crossflow.cost.roofline import _missed, product_costs
 from crossflow.evidence.validation.kernels_products import graph_times, products_table, stack_of, training_kernels_table
 from crossflow.evidence.validation.tables import device_architecture, read_rows, shipped
 from crossflow.hardware.architecture.model import Repeats
@@ -66,6 +67,23 @@ def test_a_benchmark_that_comes_back_finds_less_the_more_it_moved():
     library, cache = device.execution.libraries.products["cublas"], device.levels[-2]
     kept = float((library.kept * cache.capacity * cache.instances).item())
     assert _missed(np.array([kept, 2 * kept, 1e3 * kept]), device, library) == pytest.approx([1 / 2, 8 / 9, 1.0], rel=1e-8)
+
+
+@pytest.mark.parametrize(("dtype", "second"), [("bf16", 1.0), ("bf16", 0.5), ("fp8", 1.0)])
+def test_copies_of_b_that_a_benchmark_goes_through_push_one_another_out_of_the_cache(dtype, second):
+    """As many copies as fill, with A and C, what is kept of the cache: half of what a product moves is gone when it comes back."""
+    device, m, n, k = device_architecture("h100-80gb"), 16.0, 2048.0, 1024.0
+    library, cache = device.execution.libraries.products["cublas"], device.levels[-2]
+    kept, b = library.kept * cache.capacity * cache.instances, n * k * DTYPE_BYTES[dtype] * second
+    others = m * k * DTYPE_BYTES[dtype] + 2.0 * m * n
+
+    def moved(repeats):
+        sizes = np.array([m, n, k, 1.0]).reshape(4, 1, 1)
+        again = dataclasses.replace(device, repeats=repeats)
+        return product_costs(sizes, np.full((1, 1), 2.0), again, dtype, second=np.full((1, 1), second), library=library).traffic[-1, 0, 0]
+
+    assert moved(None) == pytest.approx(others + b)
+    assert moved(Repeats(copies=(kept - others) / b)) == pytest.approx((others + b) / 2)
 
 
 def test_short_products_take_the_start_of_a_graph():

@@ -1,6 +1,7 @@
 """Small programs, blocks, groups and scans worked out by hand."""
 
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ from crossflow.base.errors import CrossflowError
 from crossflow.program.blocks import Block, CopyPlaces
 from crossflow.program.builder import ProgramBuilder
 from crossflow.program.collectives import ring_volume, sent_bytes
+from crossflow.program.file import _stream
 from crossflow.program.groups import DeviceGroup, Group, Pair
 from crossflow.program.kernels import Attention, Lookup, Pass, Product, Scan, attention_sizes, kernel_tables, masked_pairs
 from crossflow.program.order import in_order
-from crossflow.program.program import MessageTable, fullest
+from crossflow.program.program import COMPUTE, HOST, NETWORK, MessageTable, fullest
 from crossflow.program.scans import scan_sizes
 
 near = functools.partial(pytest.approx, rel=1e-12, abs=0.0)
@@ -279,3 +281,11 @@ def test_sizes_that_are_alike_at_all_points_are_priced_once():
     program.compute("look-up", Lookup(samples=same, tables=1.0, rows=1000.0, width=32.0, pooling=4.0, distinct=np.array([0.5, 1.0, 0.5])))
     points = {table.kind: table.sizes.shape[-1] for table in program.build().kernel_tables}
     assert points == {Product: 1, Pass: 3, Lookup: 3}
+
+
+@pytest.mark.parametrize(
+    ("message", "calls", "kernels", "stream"),
+    [(0, 1, (), NETWORK), (None, 1, (), HOST), (None, 1, (0,), COMPUTE), (None, 0, (0,), COMPUTE), (None, 0, (), COMPUTE)],
+)
+def test_an_operation_without_a_stream_runs_where_its_work_does(message, calls, kernels, stream):
+    assert _stream(SimpleNamespace(message=message, calls=calls, kernels=kernels)) == stream

@@ -56,6 +56,15 @@ def test_kernels_of_samples_grow_and_those_of_weights_do_not(tmp_path):
     assert exchange == pytest.approx(1.0)  # the shortest of all is latency
 
 
+def test_a_batch_may_be_any_part_down_to_one_sample(tmp_path):
+    path = write(tmp_path)
+    half, one = ratios(path, "batch*0.5"), ratios(path, f"batch*{1 / BATCH}")
+    assert half[:4] == pytest.approx([0.5, 0.5, 0.5, 1.0], rel=0.03)
+    assert (one[:3] < half[:3]).all()
+    with pytest.raises(CrossflowError, match="times the batch of 4096 that the trace has is no whole number"):
+        ratios(path, f"batch*{1.5 / BATCH}")
+
+
 def test_a_batch_that_stays_changes_nothing(tmp_path):
     assert ratios(write(tmp_path), "batch*1") == pytest.approx(1.0)
     assert ratios(write(tmp_path), f"batch[{BATCH}]*1") == pytest.approx(1.0)

@@ -27,6 +27,11 @@ def arriving(law, **data):
     return drawn(**{"arrivals": law, "duration": "20000 s", **data})
 
 
+def root(found, i):
+    """The first turn of a request's session."""
+    return i if found.follows[i] < 0 else root(found, found.follows[i])
+
+
 def lognormal(**numbers):
     return LengthLaw.model_validate({"law": "lognormal", **numbers})
 
@@ -210,6 +215,20 @@ def test_answers_of_a_prompt_stand_beside_each_other_and_share_its_blocks():
     together = drawn(batch=20, answers=4, shared_prefix={"tokens": 32, "number": 1}, prompt={"law": "uniform", "low": 20, "high": 900})
     assert len({tuple(together.blocks[i][:2]) for i in range(80)}) == 1
     assert len({tuple(together.blocks[i]) for i in range(80)}) == 20
+
+
+def test_blocks_are_those_of_the_class_whose_prompts_have_tokens_in_common():
+    """A turn begins with the one before; no other two prompts have a block in common."""
+    classes = [{"name": "chat", "sessions": {"turns": 3, "think": "5 s"}, **PLAIN}, {"name": "batch", **PLAIN}]
+    found = requests_in(spec(arrivals={"law": "poisson", "rate": "1 1/s"}, duration="60 s", classes=classes, block=64)).trace
+    assert found.block == 64
+    assert (found.blocks.counts == found.prompt // 64).all()
+    first = found.follows < 0
+    assert set(found.kind[~first]) == {0}
+    assert len(np.unique(found.blocks.held)) == (found.prompt[found.kind == 1] // 64).sum() + sum(
+        max(found.prompt[i] // 64 for i in range(len(found)) if root(found, i) == opening)
+        for opening in np.flatnonzero(first & (found.kind == 0))
+    )
 
 
 def test_without_history_turns_share_nothing():

@@ -203,6 +203,18 @@ def test_a_repeated_trace_goes_on_a_mean_gap_later_with_new_prompts(trace):
     assert leading(again.blocks).sum() == 2 * leading(read("mooncake.jsonl").blocks).sum()
 
 
+def test_requests_of_a_repeated_trace_are_those_of_it_but_for_their_time(trace):
+    """Sessions go on in their own time, and each request is told by its line; two beyond a whole number of times are the first."""
+    rows = "0,3,9,Chat,s\n4,5,1,Api,\n10,20,7,Chat,s\n12,6,2,Api,t\n15,9,1,Api,t\n"
+    columns = {"columns": {"class": "kind", "session": "user"}}
+    once, found = (trace("arrival_s,prompt,output,kind,user\n" + rows, **columns, **more) for more in ({}, {"repeat": 3, "limit": 12}))
+    for name in ("prompt", "output", "kind", "pause"):
+        assert getattr(found, name).tolist() == [*getattr(once, name)] * 2 + [*getattr(once, name)][:2], name
+    assert (once.follows.tolist(), found.follows.tolist()) == ([-1, -1, 0, -1, 3], [-1, -1, 0, -1, 3, -1, -1, 5, -1, 8, -1, -1])
+    assert [found.place(i) for i in range(12)] == [once.place(i % 5) for i in range(12)]
+    assert found.arrival[5] - found.arrival[4] == pytest.approx(15 / 4)
+
+
 def test_a_limit_takes_the_first(trace):
     assert trace(FIVE, limit=2).prompt.tolist() == [100, 101]
 

@@ -321,9 +321,12 @@ def test_first_tokens_come_no_sooner_than_the_host_launches_a_step(tmp_path, eng
     assert one < eight < most * one
 
 
-def test_first_tokens_wait_until_their_text_is_tokens():
-    """A prompt eight times as long waits for eight times as many, where a source's servers are known to take time for each."""
-    score = {"tpot_s": 0.01, "itl_p99_s": 0.01, "prefill_share": 0.0, "prompt_time_s": 0.1, "ttft_s": 0.1}
+@pytest.mark.parametrize("waits", [0.1, 5.0])
+def test_first_tokens_wait_until_their_text_is_tokens(waits):
+    """A prompt eight times as long waits for eight times as many, where a source's servers are known to take time for each; also where
+    requests wait for room, as steady state tells.
+    """
+    score = {"tpot_s": 0.01, "itl_p99_s": 0.01, "prefill_share": 0.0, "prompt_time_s": 0.1, "ttft_s": waits}
     short, long = (measured_times(score, facts(engine="vllm", mode="agg", isl=isl), users=1.0, replicas=1)[0] for isl in ("1000", "8000"))
     assert long - short == pytest.approx(0.9 * 7000 * 2.7e-6)
 

@@ -439,6 +439,17 @@ def test_nodes_and_memories_of_a_divided_design_may_differ_in_number():
     assert len(set(alone)) == 6
 
 
+def test_what_draws_pictures_is_needed_where_they_are_asked_for_alone(tmp_path, monkeypatch):
+    """Those of a file that names none are left out without it."""
+    monkeypatch.setattr("crossflow.base.packages.there", lambda name: name != "matplotlib")
+    study = {"name": "s", "scenario": PRODUCT, "sweep": {POWER: ["300 W", "200 W"]}}
+    with pytest.raises(CrossflowError, match="pictures need matplotlib, which is not installed"):
+        run_study({**study, "plots": [{"name": "p", "kind": "lines", "x": POWER}]}, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert len(run_study(study, out=tmp_path / "out").rows) == 2
+    assert not [*(tmp_path / "out").glob("*.png")]
+
+
 def test_a_study_has_the_name_of_its_file(tmp_path):
     path = tmp_path / "small-products.yaml"
     path.write_text(yaml.safe_dump({"scenario": PRODUCT, "sweep": {POWER: ["300 W"]}}))

@@ -10,7 +10,7 @@ from products import gemm_costs, half_costs
 from sampled import fewer
 
 from crossflow.cost import tiling
-from crossflow.cost.tiling import register_accesses, room, steps, tile, traffic_by_level
+from crossflow.cost.tiling import EVEN_RODS, RODS, register_accesses, room, steps, tile, traffic_by_level
 from crossflow.cost.waves import padded
 from crossflow.hardware.architecture.model import Level
 from crossflow.program.kernels import Product
@@ -87,6 +87,17 @@ def test_every_tile_fits_its_capacity_and_its_block(levels):
         for side, whole in zip((m, n, k), block, strict=True):
             assert (side <= whole * (1 + 1e-6)).all()
         outer = np.stack((m, n, k))[:, 0]
+
+
+def test_a_rod_in_an_endless_block_is_square_across_and_as_long_as_the_rest_of_its_room():
+    """Room for 1e6 elements: across t = thin 1000, along (1e6 - t^2) / 2 t, for two faces of t by that and one of t by t."""
+    (step,), ones = (tried for tried in steps(3) if tried.rods), np.ones(1, np.float32)
+    endless = np.full((3, 1, 1), 1e9, np.float32)
+    tiles, _ = tile(endless, 1e6 * ones, step, ones, 0.0 * ones, fill=False, last=False)
+    assert step.rods == len(RODS) + len(EVEN_RODS)
+    for (along, *across), (thin,), at in [(*rod[:2], at) for at, rod in enumerate((*RODS, *EVEN_RODS), -step.rods)]:
+        assert tiles[across, 0, at, 0] == pytest.approx(1e3 * thin, rel=1e-5)
+        assert tiles[along, 0, at, 0] == pytest.approx((1e6 - (1e3 * thin) ** 2) / (2e3 * thin), rel=1e-5)
 
 
 # ------------------------------------------------------------------------------------------ against a dense search

@@ -8,7 +8,7 @@ import pytest
 from routing import hops, route
 
 from crossflow.base.arrays import most_square
-from crossflow.hardware.mapping.topology import Network, Topology
+from crossflow.hardware.mapping.topology import _DIMENSIONS, GROUPED, Network, Topology
 
 TOPOLOGIES = [
     Topology(kind="single", nodes=1),
@@ -33,6 +33,15 @@ def exactly(sentence):
 
 def pairs(topology):
     return [(a, b) for a in range(topology.nodes) for b in range(topology.nodes)]
+
+
+@pytest.mark.parametrize("kind", _DIMENSIONS)
+def test_a_shape_has_the_dimensions_that_its_name_says_and_else_one(kind):
+    sizes = int(kind[-2]) if kind.endswith("d") and kind[-2].isdecimal() else 1
+    more = {"group": 1} if kind in GROUPED else {}
+    assert len(Topology(kind=kind, nodes=1, **more).shape) == sizes
+    with pytest.raises(ValueError, match=exactly(f"{kind} has {sizes} dimension(s), shape {'x'.join('1' * (sizes + 1))} has {sizes + 1}")):
+        Topology(kind=kind, nodes=1, shape=(1,) * (sizes + 1), **more)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)

@@ -50,18 +50,19 @@ TESTS = {
     "unlike",
     "answers/fleets": "fleet_search fleet_scenarios fleets",
     "answers/interactive": "interactive python_guesses",
-    "answers/planning": "planning plan comparing diffusion explore_opening strategies job_plans launch_mending",
+    "answers/planning": "planning plan cli_cures comparing diffusion explore_opening strategies job_plans launch_mending",
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario fleet_scenarios",
     "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
     "replayed_points one_way images",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
     "portfolio parquet sweep_command versions names settings columns plots/plot_kinds plots/plot_files",
-    "evidence/calibration": "calibration calibration_learned nccl_logs",
+    "evidence/calibration": "evidence_anchors calibration calibration_learned nccl_logs",
     "evidence/validation": "validation hindcasts products training_runs published_tables serving_rows services_measured bands left_out "
     "loop_apart attention_kernels dropping validation_post_training earlier kept_tables published_runs power "
     "evidence_anchors",
-    "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences",
+    "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences pytorch/emulate "
+    "pytorch/emulate_values pytorch/emulate_real pytorch/emulate_checkpoints",
     "evidence/jax": "jax_texts jax_calls",
     "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch launch_mending other_options",
     "edges/trace": "trace compare gantt lasting_shown packed cluster serve",
@@ -71,7 +72,7 @@ TESTS = {
 
 # Files of tests that ask none of these packages, but the command line, files, errors, documents and the release.
 OTHERS = (
-    "bench cli cli_cures cli_words docs errors files first_prediction hints import_without_torch layers madmax_studies money moved "
+    "bench cli cli_words docs errors files first_prediction hints import_without_torch layers madmax_studies money moved "
     "narrow_pages observed platforms provenance python_page scripts signals units"
 )
 

@@ -31,6 +31,7 @@ from tests.mutation.packages import ASKED, CASES, LIMIT, LONG, RECORDED, ROOT, f
 
 MEMORY = 8 * 2**30  # [B] of address space
 FILES = ("base.units", "base.files", "hardware.technology", "program.embedding")  # whose caches hold what was read, and are not mutated
+CLOCKS = frozenset({"process_time", "perf_counter", "monotonic"})
 Key = tuple[str, int]
 
 
@@ -61,10 +62,11 @@ def judged(
     runner = Runner(places=list(places), told=told)
     words = ["-o", "addopts=--strict-markers", "-s", "-p", "no:cacheprovider", "-p", "no:terminal"]
     words += ["--doctest-modules", "--rootdir", str(ROOT), *([] if thorough else ["-m", "not thorough"])]
-    done = in_fork(lambda: (pytest.main([*words, *(files or files_of(package))], plugins=[runner]), runner.verdicts)[1])
-    if not isinstance(done, list) or len(done) < len(runner.places):
+    asked = [*words, *(files or files_of(package))]
+    done = in_fork(lambda: (pytest.main(asked, plugins=[runner]), runner.verdicts, len(runner.places))[1:])
+    if not isinstance(done, tuple) or len(done[0]) < done[1]:
         raise RuntimeError(f"the tests of {package} did not run: {done}")
-    return done
+    return list(done[0])
 
 
 def in_fork(function: Callable[[], Any], *, quiet: bool = False) -> Any:
@@ -100,6 +102,7 @@ class Runner:
         self.places, self.told = places, told
         self.verdicts: list[Verdict] = []
         self.called: dict[str, set[Key]] = {}  # by fixture
+        self.taken: dict[str, float] = {}  # processor time of fixtures, which whichever test comes first to them takes. [s]
         self.noting: list[set[Key]] = []
 
     def pytest_sessionstart(self) -> None:
@@ -111,9 +114,11 @@ class Runner:
         hypothesis.settings.load_profile("mutation")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Of every test some cases, evenly among all that it has; all that are recorded."""
+        """Of every test some cases, evenly among all that it has; all that are recorded. None that measures time: it may fail by itself."""
         cases: dict[str, list[pytest.Item]] = {}
         for item in items:
+            if _measures(getattr(getattr(item, "function", None), "__code__", None)):
+                continue
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         steps = {name: 1 if is_recorded(name) else -(-len(mine) // CASES) for name, mine in cases.items()}
         items[:] = [item for name, mine in cases.items() for item in mine[:: steps[name]]]
@@ -121,16 +126,20 @@ class Runner:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Any:
         self.noting.append(self.called.setdefault(fixturedef.argname, set()))
+        start = time.process_time()
         try:
             return (yield)
         finally:
+            self.taken[fixturedef.argname] = max(time.process_time() - start, self.taken.get(fixturedef.argname, 0.0))
             self.noting.pop()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests as they are, then on every mutant."""
-        for path in {place.path for place in self.places}:
-            importlib.import_module(_dotted(path))
+        lacking = _lacking({place.path for place in self.places})
+        for path, name in lacking.items():
+            sys.stderr.write(f"nothing is planted in {path.relative_to(ROOT)}, which needs {name}\n")
+        self.places = [place for place in self.places if place.path not in lacking]
         gc.unfreeze()  # what is frozen is not listed
         live = _functions()
         profile = in_fork(lambda: self._profile(session, live), quiet=True)
@@ -144,8 +153,8 @@ class Runner:
             self.told(self.verdicts[-1])
         return True
 
-    def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key]]]:
-        """Time and called functions of every test that passes and is not long."""
+    def _profile(self, session: pytest.Session, live: dict[Key, list[Any]]) -> dict[str, tuple[float, set[Key], float]]:
+        """Time, called functions, and time of the fixtures of every test that passes and is not long."""
         _mark({place.path for place in self.places}, live, lambda key: self.noting[-1].add(key))
         profile, modules = {}, _modules()
         for item, after in zip(session.items, [*session.items[1:], None], strict=True):
@@ -154,10 +163,11 @@ class Runner:
             start = time.process_time()
             passed = _passes(session, item, after)
             _bring_back(modules)
-            used = self.noting[0].union(*(self.called.get(name, set()) for name in getattr(item, "fixturenames", ())))
+            fixtures = getattr(item, "fixturenames", ())
+            used = self.noting[0].union(*(self.called.get(name, set()) for name in fixtures))
             taken = time.process_time() - start
             if passed and taken < LONG:
-                profile[item.nodeid] = (taken, used)
+                profile[item.nodeid] = (taken, used, sum(self.taken.get(name, 0.0) for name in fixtures))
         return profile
 
     def _verdict(self, session: pytest.Session, mutant: Mutant, live: dict[Key, list[Any]], profile: dict[str, Any]) -> Verdict:
@@ -165,10 +175,28 @@ class Runner:
         items = sorted(calls, key=lambda item: (is_recorded(item.nodeid), calls[item][0]))
         taken = itertools.accumulate(calls[item][0] for item in items)
         items = [item for item, so_far in zip(items, taken, strict=True) if so_far <= ASKED]
-        limits = [LIMIT + 5 * calls[item][0] for item in items]
+        limits = [LIMIT + 5 * (calls[item][0] + calls[item][2]) for item in items]
         found = in_fork(lambda: _first_failure(session, mutant, live, items, limits), quiet=True) if items else ""
         caught = found if isinstance(found, str) else "time" if found == -signal.SIGPROF else "crash"
         return Verdict(place=mutant.place, diff=mutant.diff, caught=caught, tests=len(items))
+
+
+def _measures(code: types.CodeType | None) -> bool:
+    """Whether the code of a test asks for the time."""
+    return code is not None and (not CLOCKS.isdisjoint(code.co_names) or any(map(_measures, _codes(code))))
+
+
+def _lacking(paths: set[Path]) -> dict[Path, str]:
+    """Import modules; those that need a package which is not installed, and which."""
+    lacking = {}
+    for path in sorted(paths):
+        try:
+            importlib.import_module(_dotted(path))
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("crossflow"):
+                raise
+            lacking[path] = str(error.name)
+    return lacking
 
 
 def _mark(paths: set[Path], live: dict[Key, list[Any]], note: Callable[[Key], None]) -> None:
@@ -176,8 +204,14 @@ def _mark(paths: set[Path], live: dict[Key, list[Any]], note: Callable[[Key], No
     for path in paths:
         vars(_module(path))["__called__"] = note
         for code in _codes(compile(marked(path), str(path), "exec")):
-            for function in live.get((str(path), code.co_firstlineno), []):
+            for function in _of_code(live, code):
                 function.__code__ = code
+
+
+def _of_code(live: dict[Key, list[Any]], code: types.CodeType) -> list[Any]:
+    """The functions with this code as it was; a lambda and what is repeated in it may begin in one line."""
+    there = live.get((code.co_filename, code.co_firstlineno), [])
+    return [function for function in there if function.__code__.co_qualname == code.co_qualname]
 
 
 def _concerns(mutant: Mutant, called: set[Key]) -> bool:
@@ -261,9 +295,10 @@ def _plant(mutant: Mutant, live: dict[Key, list[Any]]) -> None:
     path, module = str(mutant.place.path), _module(mutant.place.path)
     if not mutant.in_function:
         return _plant_constant(mutant, module)
-    code = next(item for item in _codes(compile(mutant.tree, path, "exec")) if (path, item.co_firstlineno) == mutant.key)
+    codes = _codes(compile(mutant.tree, path, "exec"))
+    code = next(item for item in codes if (path, item.co_firstlineno, item.co_name) == (*mutant.key, mutant.holder.name))
     defaults = _defaults(mutant.holder, module)
-    for function in live[mutant.key]:
+    for function in _of_code(live, code):
         function.__code__ = code
         function.__defaults__ = defaults[0] or None
         function.__kwdefaults__ = defaults[1] or None
@@ -298,9 +333,12 @@ def _value(node: Any, module: types.ModuleType) -> Any:
 
 
 def _plant_constant(mutant: Mutant, module: types.ModuleType) -> None:
-    """A constant keeps its name where it is imported."""
-    name = mutant.holder.targets[0].id
-    old, new = getattr(module, name), _value(mutant.holder.value, module)
-    for other in list(sys.modules.values()):
-        if getattr(other, "__dict__", {}).get(name, None) is old:
-            setattr(other, name, new)
+    """A constant keeps its name where it is imported; several may be assigned at once."""
+    found = dict(vars(module))
+    exec(compile(ast.Module([mutant.holder], []), str(module.__file__), "exec"), found)
+    targets = [node for target in mutant.holder.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    for name in {target.id for target in targets if isinstance(target.ctx, ast.Store)}:
+        old = getattr(module, name)
+        for other in list(sys.modules.values()):
+            if getattr(other, "__dict__", {}).get(name, None) is old:
+                setattr(other, name, found[name])

@@ -3,14 +3,18 @@
 import resource
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
 
+from crossflow.engine.service.sketch import LEAST, MOST
 from tests.javascript.node import ASSETS, NODE
+from tests.mutation import runner
 from tests.mutation.mutants import places_of, planted
 from tests.mutation.packages import OTHERS, RECORDED, ROOT, TESTS, files_of, modules_of
-from tests.mutation.runner import _bound_memory, in_fork
+from tests.mutation.runner import Runner, _bound_memory, _lacking, _mark, _measures, _plant_constant, in_fork
 from tests.mutation.scripts import judged_scripts, script_places
 
 SOURCE = '''
@@ -79,6 +83,70 @@ def test_a_lower_bound_on_memory_is_kept():
         return resource.getrlimit(resource.RLIMIT_AS)
 
     assert in_fork(bounded) == bound
+
+
+def test_functions_that_begin_in_one_line_keep_their_code(tmp_path, monkeypatch):
+    """A lambda and the loop in it, as dataclasses have them: tests that call it would fail without any mistake."""
+    path = tmp_path / "module.py"
+    path.write_text("def one(): return 1\n\nclass Held:\n    many = lambda: [i for i in range(2)]\n")
+    module = types.ModuleType("module")
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, "module", module)
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    called = []
+    live = {(str(path), 1): [module.one], (str(path), 4): [module.Held.many]}
+    _mark({path}, live, called.append)
+    assert (module.one(), called, module.Held.many()) == (1, [(str(path), 1)], [0, 1])
+
+
+def test_constants_that_are_assigned_at_once_are_each_changed(tmp_path, monkeypatch):
+    """Also where they were imported; one that could not be planted would count as caught."""
+    path = ROOT / "crossflow" / "engine" / "service" / "sketch.py"
+    line = next(i for i, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text.startswith("LEAST, MOST = "))
+    place = next(place for place in places_of(path) if place.line == line)
+    own, other = (types.SimpleNamespace(LEAST=least, MOST=most, __file__="") for least, most in [(LEAST, MOST)] * 2)
+    monkeypatch.setattr(sys, "modules", {"own": own, "other": other})
+    _plant_constant(planted(place), own)
+    assert [(one.LEAST, one.MOST) for one in (own, other)] == [(1.3e-9, 1e9)] * 2
+
+
+def test_tests_that_measure_time_are_known():
+    """They fail on a busy machine, whatever is planted."""
+
+    def directly():
+        return time.process_time()
+
+    def inside():
+        return [(lambda: time.perf_counter()) for _ in range(2)]
+
+    assert [_measures(one.__code__) for one in (directly, inside, test_tests_that_measure_time_are_known)] == [True] * 3
+    assert not _measures(test_every_package_has_modules_and_tests.__code__)
+    assert not _measures(None)
+
+
+def test_any_test_may_take_the_time_of_its_fixtures(monkeypatch):
+    """Of two uses of a fixture one makes it, and which one is not known before."""
+    moments = iter([0.0, 4.0, 5.0, 5.0])
+    monkeypatch.setattr(runner, "time", types.SimpleNamespace(process_time=lambda: next(moments)))
+    asked = Runner(places=[], told=print)
+    for _ in range(2):
+        made = asked.pytest_fixture_setup(types.SimpleNamespace(argname="slow"))
+        next(made)
+        with pytest.raises(StopIteration):
+            made.send("what it is")
+    assert asked.taken == {"slow": 4.0}
+
+
+def test_what_needs_a_package_that_is_not_there_is_told(monkeypatch):
+    """A sample over everything goes on without it."""
+    path, other = (ROOT / "crossflow" / "cost" / name for name in ("tiling.py", "price.py"))
+
+    def without(name):
+        if name.endswith("tiling"):
+            raise ModuleNotFoundError("no torch", name="torch")
+
+    monkeypatch.setattr(runner.importlib, "import_module", without)
+    assert _lacking({path, other}) == {path: "torch"}
 
 
 @pytest.mark.thorough  # a tool's own test, in a process that collects a package's

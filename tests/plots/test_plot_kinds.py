@@ -27,8 +27,9 @@ from crossflow.answers.study.plots.spec import (
     ParallelPlot,
     ParetoPlot,
 )
-from crossflow.answers.study.plots.uncertainty import importance_data, interval_data
+from crossflow.answers.study.plots.uncertainty import IntervalData, IntervalSeries, draw_intervals, importance_data, interval_data
 from crossflow.answers.study.plots.view import Convergence, Drawn, View
+from crossflow.base.drawing.canvas import Scale, Ticks
 
 LOGIC, DEVICES, STRATEGY = "system.technology.logic", "system.devices", "strategy"
 
@@ -347,6 +348,16 @@ def test_cells_of_what_is_made_large_hold_the_largest():
     assert np.array(data.values) == pytest.approx(np.array([[0.4, np.nan], [np.nan, 0.3]]), nan_ok=True)
 
 
+def test_a_value_that_is_missing_leaves_a_cell_to_the_others():
+    """A cell of nothing but missing values holds no best, and its points are shown as infeasible."""
+    columns = {LOGIC: ["N7", "N7", "N5"], DEVICES: [8, 8, 64], "energy_j": [np.nan, 2.0, np.nan]}
+    data = heatmap_data(view(columns), HeatmapPlot(name="h", kind="heatmap", x=LOGIC, y=DEVICES, value="energy_j"))
+    at = data.x.names.index("N7")
+    assert (data.values[0][at], data.best, data.infeasible[1][1 - at]) == (2.0, (0, at), True)
+    columns["energy_j"] = [np.inf] * 3
+    assert heatmap_data(view(columns), HeatmapPlot(name="h", kind="heatmap", x=LOGIC, y=DEVICES, value="energy_j")).best is None
+
+
 def test_strategies_may_be_written_as_degrees():
     columns = {STRATEGY: [{"kernel": "CR", "kp1": 8, "dp": 2}, "d2", "no-strategy", None], "step_time_s": [1.0, 2.0, 3.0, 4.0]}
     data = heatmap_data(view(columns), HeatmapPlot(name="h", kind="heatmap", x="pp", y="kernel"))
@@ -418,6 +429,22 @@ def test_intervals_stand_at_their_values_in_order():
     assert (data.x.real, data.x.label, data.legend) == (True, "Power [W]", "Logic")
     assert data.series[0] == ("N7", [200.0, 300.0], [2.0, 1.0], [0.5, 0.5], [2.0, 2.0], [1.0, 1.0])
     assert data.series[1] == ("N5", [200.0], [3.0], [0.5], [2.0], [1.0])
+
+
+def test_intervals_are_drawn_between_their_ends_and_those_without_one_above_all_others():
+    """Two lines beside each other at each place; 4 is the highest end, and an arrow stands 8 % above it."""
+    two = IntervalSeries("a", x=[0.0, 1.0], median=[2.0, 3.0], low=[1.0, 2.5], high=[4.0, np.inf], feasible=[1.0, 0.25])
+    one = IntervalSeries("b", x=[1.0], median=[1.5], low=[1.0], high=[2.0], feasible=[1.0])
+    (axis,) = draw_intervals(IntervalData("", Ticks("x", [0.0, 1.0], ["p", "q"]), Scale("y"), "", [two, one])).axes
+    (_, _, (bars,)), (_, _, (other,)) = axis.containers
+    assert [[tuple(end) for end in bar] for bar in bars.get_segments()] == [
+        [(pytest.approx(-0.1), 1.0), (pytest.approx(-0.1), 4.0)], [(pytest.approx(0.9), 2.5), (pytest.approx(0.9), pytest.approx(4.32))],
+    ]  # fmt: skip
+    assert [end[0] for bar in other.get_segments() for end in bar] == pytest.approx([1.1, 1.1])
+    (arrow,) = (line for line in axis.lines if line.get_marker() == "^" and len(line.get_xdata()))
+    assert arrow.get_xydata().tolist() == [pytest.approx([0.9, 4.32])]
+    assert [text.get_text() for text in axis.texts] == ["25 %"]
+    assert axis.get_ylim() == pytest.approx((0.0, 1.12 * 4.32))
 
 
 def test_convergence_over_time_is_that_of_the_time_taken():
