@@ -176,7 +176,11 @@ QWEN3 = {"model": "qwen3-30b-a3b"}
 @pytest.mark.parametrize(("template", "devices", "plan"), [("gb200-nvl72", 16, "ep16-dp16-mb1-z1"), ("dgx-b200", 8, "ep8-dp8-mb1-z1")])
 def test_what_recipes_turn_on_makes_experts_no_slower_than_plain_megatron_core(template, devices, plan):
     """Both launch Transformer Engine's products expert by expert; the plain one also sorts rows behind its exchange of copies."""
-    made = {"system": {"template": template, "devices": devices}, "workload": {**QWEN3, "sequence": 3312, "global_batch": 512}, "strategy": plan}
+    made = {
+        "system": {"template": template, "devices": devices},
+        "workload": {**QWEN3, "sequence": 3312, "global_batch": 512},
+        "strategy": plan,
+    }
     tuned, plain = (crossflow.predict(crossflow.from_dict({**made, "software": one})).step_time for one in ("nemo", "megatron-core"))
     assert tuned < plain
 
