@@ -8,7 +8,7 @@ from crossflow.base.errors import SpecError
 from crossflow.base.files import Document, validate
 from crossflow.workload.cluster.draws import drawn_jobs
 from crossflow.workload.cluster.reading import read_jobs
-from crossflow.workload.cluster.spec import JobsSpec
+from crossflow.workload.cluster.spec import ClusterFile, JobsSpec
 
 # Rows of the READMEs of AcmeTrace and HeliosData, the second one made one of no GPUs; names of columns of the others, see `formats`.
 ACME = """\
@@ -149,3 +149,14 @@ def test_a_seed_and_an_entry_draw_the_same_again_and_no_other_does():
         assert (drawn().arrival != other.arrival).any()
     longer = drawn(time={"law": "exponential", "mean": "2 h"})
     assert (drawn().arrival == longer.arrival).all()
+
+
+@pytest.mark.parametrize(("hours", "problems"), [
+    ([1, 2], [f"carbon_by_hour[{i}]: expected a quantity in kg/J, got the bare number {i + 1}; write the unit" for i in range(2)]),
+    ([], ["carbon_by_hour: expected at least 1 entry, got []"]),
+])  # fmt: skip
+def test_a_list_of_wrong_entries_is_not_called_too_short(hours, problems):
+    data = {"system": "dgx-h100", "carbon_by_hour": hours, "jobs": [{"devices": 8, "time": "1 h"}]}
+    with pytest.raises(SpecError) as found:
+        validate(ClusterFile, Document(file="c.yaml", data=data))
+    assert [f"{one.path}: {one.message}" for one in found.value.problems] == problems

@@ -168,3 +168,27 @@ def test_last_biases_of_experts_are_passes_of_their_own_where_each_has_its_own_p
     assert added <= passes("each", biases=True).keys()
     for others in (passes("each", biases=False), passes("one", biases=True), passes("fused", biases=True)):
         assert not added & others.keys()
+
+
+QWEN3 = {"model": "qwen3-30b-a3b"}
+
+
+@pytest.mark.parametrize(("template", "devices", "plan"), [("gb200-nvl72", 16, "ep16-dp16-mb1-z1"), ("dgx-b200", 8, "ep8-dp8-mb1-z1")])
+def test_what_recipes_turn_on_makes_experts_no_slower_than_plain_megatron_core(template, devices, plan):
+    """Both launch Transformer Engine's products expert by expert; the plain one also sorts rows behind its exchange of copies."""
+    made = {
+        "system": {"template": template, "devices": devices},
+        "workload": {**QWEN3, "sequence": 3312, "global_batch": 512},
+        "strategy": plan,
+    }
+    tuned, plain = (crossflow.predict(crossflow.from_dict({**made, "software": one})).step_time for one in ("nemo", "megatron-core"))
+    assert tuned < plain
+
+
+@pytest.mark.parametrize(("plan", "batch", "rate"), [("ep8-pp2-dp8-mb1-z1", 128, 6325), ("ep4-pp4-dp4-mb1-z1", 256, 6244)])
+def test_plain_megatron_core_is_near_what_its_users_measure_of_experts(plan, batch, rate):
+    """Qwen3 30B on 16 H800, without a graph and with a capacity factor of 1: issue 643 of Pai-Megatron-Patch. Nothing was fitted to it."""
+    model = {**QWEN3, "sequence": 8192, "global_batch": batch}
+    made = {"system": {"template": "h800-ib-cluster", "devices": 16}, "workload": model, "strategy": plan}
+    time = float(crossflow.evaluate(crossflow.from_dict(made)).step_time[0])
+    assert 8192 * batch / time / 16 == pytest.approx(rate, rel=0.15)

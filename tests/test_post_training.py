@@ -9,6 +9,7 @@ import pytest
 from test_switches import leaves
 
 import crossflow
+from crossflow.__main__ import main
 from crossflow.answers.evaluation import post_training
 from crossflow.answers.evaluation.continued import continued, worked, written_by
 from crossflow.answers.evaluation.events import events
@@ -577,3 +578,23 @@ def test_every_field_moves_an_iteration(path):
     after = crossflow.predict(crossflow.from_dict(data).replace({**beside, path: value}))
     assert after.feasible
     assert after.job["iteration_time_s"] != before.job["iteration_time_s"]
+
+
+@pytest.mark.parametrize(("task", "cure"), [
+    ("grpo", "grpo is a job of several phases; give job: {kind: grpo}"), ("distillation", "give job: {kind: distill}"),
+    ("lora", "give workload.adapters: {rank: 16}"), ("qlora", "give workload.adapters: {rank: 16, base: nf4}"),
+    ("Fine_Tuning", "Fine_Tuning is a training step; give workload.task: training"),
+])  # fmt: skip
+def test_a_task_by_another_word_is_told_where_it_stands(task, cure, capsys):
+    """In a file, as the kind of a job, and as an option: three doors, one sentence."""
+    plain = {key: value for key, value in DPO.items() if key != "job"}
+    with pytest.raises(SpecError) as found:
+        crossflow.from_dict({**plain, "workload": {**plain["workload"], "task": task}})
+    assert "workload.task: " in str(found.value)
+    assert str(found.value).endswith(cure)
+    with pytest.raises(SystemExit, match="2"):
+        main(["predict", "--model", "llama3-8b", "--on", "dgx-h100", "--task", task])
+    assert cure in capsys.readouterr().err
+    if "job" not in cure:
+        with pytest.raises(SpecError, match=r"job\.kind: .*, and leave job out"):
+            crossflow.from_dict({**plain, "job": {"kind": task}})

@@ -55,11 +55,29 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "genetic": ("evolution", "nsga2"), "bayesian": ("tpe",), "grid": ("exhaustive",), "speed": ("tokens_per_second", "step_time_s"),
     "p5.48xlarge": ("aws-p5",), "p4d.24xlarge": ("aws-p4d",), "p4de.24xlarge": ("aws-p4de",),
 }  # fmt: skip
+# What others call a task and a file says otherwise, by the words of a cure.
+OTHER_TASKS = {
+    **{name: f"a job of several phases; give job: {{kind: {name}}}" for name in ("grpo", "ppo", "dpo", "distill")},
+    "distillation": "a job of several phases; give job: {kind: distill}",
+    **dict.fromkeys(("lora", "peft"), "training of adapters; give workload.adapters: {rank: 16}"),
+    "qlora": "training of adapters; give workload.adapters: {rank: 16, base: nf4}",
+    **dict.fromkeys(("finetune", "finetuning", "fine-tuning", "sft"), "a training step; give workload.task: training"),
+}
 LIKE, FAMILY = 3, 4  # names of one generation that are told, and letters of a name that say a family
 SAME_MODEL = 6  # letters and digits that the name of a model in a hub has in common with ours, at least
 _GENERATION = re.compile(r"(?<![a-z0-9])[a-z]{1,9}\d+[a-z]?(?![a-z0-9])")  # a device or a line of models, such as h200, mi300x, qwen3
 _NANOMETRES = re.compile(r"(\d+)\s*nm")  # a node of logic as the press writes it
 _LONG_WORD = re.compile(rf"(\S{{{WORD}}})\S+")
+
+
+def other_task(word: object) -> str:
+    """What to give where a word is no task here but elsewhere, as a sentence; "" for any other word.
+
+    >>> other_task("qlora")
+    'qlora is training of adapters; give workload.adapters: {rank: 16, base: nf4}'
+    """
+    found = OTHER_TASKS.get(str(word).lower().replace("_", "-"))
+    return f"{word} is {found}" if found else ""
 
 
 class CrossflowError(Exception):

@@ -488,8 +488,10 @@ def _either(problems: Sequence[Problem], kinds: Sequence[str], given: Sequence[A
         here = found[problem.line, problem.path]
         of_kinds = {one for _, one in here}
         words = [one for one, of in here if of == "literal_error"]
-        if kind == "literal_error" and isinstance(value, Mapping) and any(one.path.startswith(f"{problem.path}.") for one in problems):
-            continue  # what is wrong inside it is told
+        inside = (f"{problem.path}.", f"{problem.path}[")
+        told = kind in _COUNTED or (kind == "literal_error" and isinstance(value, Mapping))
+        if told and any(one.path.startswith(inside) for one in problems):
+            continue  # what is wrong inside it is told; of a list only entries without a problem are counted
         if "string_type" in of_kinds and of_kinds & _MAPPING:
             if kind == "string_type":
                 yield dataclasses.replace(problem, message=f"expected text or a mapping, got {limits.shown(value)}")

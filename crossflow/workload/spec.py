@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from crossflow.base.errors import did_you_mean
+from crossflow.base.errors import did_you_mean, other_task
 from crossflow.base.files import FileModel
 from crossflow.base.limits import (
     LAYERS,
@@ -662,6 +662,13 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     )
     output: Dimension | None = Field(None, description="tokens written for a request")
     serving: ServingSpec = Field(ServingSpec(), description="how a service runs that is in steady state")
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _no_other_task(cls, task: Any) -> Any:
+        if told := other_task(task):
+            raise ValueError(told)
+        return task
 
     @model_validator(mode="before")
     @classmethod

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from crossflow.base.errors import did_you_mean
+from crossflow.base.errors import did_you_mean, other_task
 from crossflow.base.names import visible
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
@@ -201,6 +201,12 @@ def _attained(text: str) -> float:
     return share
 
 
+def _task(text: str) -> str:
+    if told := other_task(text):
+        raise argparse.ArgumentTypeError(told)
+    return text
+
+
 _TASKS = ("training", "forward", "prefill", "decode", "serving")
 _VERBOSE = "say on stderr which files are read, what each stage and the command take, and where an error arises"
 _PROFILE = "write what crossflow itself does, stage by stage, as a trace for ui.perfetto.dev (.json, .json.gz)"
@@ -228,7 +234,7 @@ _ABOUT_WHAT: tuple[Argument, ...] = (
     _argument("--devices", type=_positive, metavar="N", help="with --model or --from: devices, instead of --nodes"),
     _argument("--strategy", metavar="S", help="with --model: how the model is divided, auto where not given: the fastest that fits"),
     _argument("--batch", type=_positive, metavar="B", help="with --model: samples of a step, or requests of a service at once"),
-    _argument("--task", choices=_TASKS, help="with --model: training where not given"),
+    _argument("--task", type=_task, choices=_TASKS, help="with --model: training where not given"),
     _SETTINGS,
 )
 
@@ -373,7 +379,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--devices", type=_positive, metavar="N", help="devices of each system; only whole nodes are used"),
         _argument("--budget", metavar="500USD/hour", help="instead of --devices: rent of each system, for as many devices as it pays"),
         _argument("--price", metavar="A=2.2,B=4.5", help="USD of a device and hour by system; `h100` stands for the one that holds it"),
-        _argument("--task", choices=_TASKS, default="training", help="training where not given"),
+        _argument("--task", type=_task, choices=_TASKS, default="training", help="training where not given"),
         _argument("--batch", type=_positive, metavar="B", help="samples of a step, or requests of a service at once"),
         _argument("--page", type=Path, metavar="OUT.html", help="also write the comparison as a page for a browser"),
         _argument("--force", action="store_true", help="replace a page that is there"),

@@ -34,6 +34,7 @@ LEAST_PROMPT = 32
 ROUND = 16  # tokens to which samples are filled, a multiple of every layout's tp x cp
 RACKS, RACK, DOMAIN = "gb200-nvl72", 72, 64  # devices of one node of racks, and those that jobs of a power of two use where they need more
 ANSWERS = 32  # of a prompt
+ENGINE = "vllm"  # which every trainer of the table runs
 NOTE = (
     f"What a trainer takes beside its phases was fitted to release {FITTED}. Lengths of answers are lognormal with a cv of 1, cut at the "
     "longest sequence, with the published mean"
@@ -107,6 +108,8 @@ def scenario_of(row: TableRow) -> dict[str, Any]:
         rollout |= {"devices": beside, "staleness": int(row["behind"])}
     if row.get("partial"):
         rollout["partial"] = float(row["partial"])
+    if row.get("memory"):
+        rollout["software"] = {"like": ENGINE, "engine": {"memory": float(row["memory"])}}
     job: dict[str, Any] = {"kind": row.get("kind") or "grpo", "offload": True, "old_policy": passes > 1, "rollout": rollout}
     if not passes:
         job["reference"] = "none"

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from crossflow.base.errors import other_task
 from crossflow.base.files import FileModel
 from crossflow.base.limits import Flag, PositiveFloat, PositiveInt, Seed, Whole
 from crossflow.workload.requests.laws import LengthLaw, TransferRate, WaitTime
@@ -123,6 +124,13 @@ class PostTrainingSpec(FileModel):
     overheads: OverheadsSpec | Literal["none"] | None = Field(
         None, description="of `grpo` and `ppo`: what the trainer takes beside its phases, as measured where absent; none leaves it out"
     )
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _of_several_phases(cls, kind: Any) -> Any:
+        if kind not in MODELS_OF and (told := other_task(kind)):
+            raise ValueError(f"{told}, and leave job out")
+        return kind
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
