@@ -63,6 +63,7 @@ class Fabric:
     parameters: FabricParameters  # how the kinds of fabric behave
     bridged: int = 2  # devices on one PCIe switch
     sockets: int = 2  # of the host, among which the devices of a node are divided
+    peers: int | None = None  # devices that each has a link of its own to, of a node that is wired so; None: all others that are there
     rings: int | None = None  # of a group of a node that has direct links of its own; None: those of the first GPUs of a node
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
@@ -163,6 +164,7 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         host=network.host.bandwidth,
         nic=missing if architecture.inter is None else architecture.inter.bandwidth,
         parameters=delayed(network.parameters, architecture),
+        peers=None if architecture.intra is None else architecture.intra.peers,
         bridged=network.host.bridged,
         sockets=network.host.sockets,
         all_reduce=all_reduce,
@@ -209,14 +211,18 @@ def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, 
     return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True, racks=racks))
 
 
-def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:
-    """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]"""
+def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture, node: int) -> Array:
+    """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]
+
+    node : devices of the node that are in use; links to the others carry nothing. [1]
+    """
     p = delayed(network.parameters, architecture)
     port = architecture.intra
     if port is None:
         return INFINITE
     efficiency = _direct_efficiency(p, network.intra.fabric)
-    link, _ = level_bandwidths(route, port.bandwidth * efficiency, port.bandwidth)
+    used = 1.0 if port.peers is None else min((node - 1) / port.peers, 1.0)
+    link, _ = level_bandwidths(route, port.bandwidth * efficiency * used, port.bandwidth)
     launch = p.launch_transfer if collective == "send_recv" else p.launch
     return np.asarray(launch + ring(collective, size, route.size, link, route.hops * p.direct_step))
 
@@ -288,7 +294,8 @@ def neuron_start(collective: str, p: FabricParameters) -> Array:
 
 
 def _direct_links(fabric: Fabric) -> int:
-    return CUBE_MESH_LINKS if fabric.intra == "hybrid-cube-mesh" else max(fabric.devices_per_node - 1, 1)
+    """Links among which a device's rate is divided, used or not. [1]"""
+    return CUBE_MESH_LINKS if fabric.intra == "hybrid-cube-mesh" else fabric.peers or max(fabric.devices_per_node - 1, 1)
 
 
 def _switched(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
@@ -352,7 +359,7 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     cube = fabric.intra == "hybrid-cube-mesh"
     topology = _wiring("hybrid-cube-mesh" if cube else "fully-connected", ranks)
     laid = rings(topology) if fabric.rings is None else fabric.rings
-    one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
+    one_link = _direct_efficiency(p, fabric.intra) * fabric.link / _direct_links(fabric)
     if laid:
         return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / (laid * one_link))
     if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce") and has_chain(topology):

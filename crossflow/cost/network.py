@@ -411,7 +411,7 @@ class Wires:
         fabric = dataclasses.replace(self.fabric, devices_per_node=node)
         if intra in DIRECT and not route.crosses and route.size < node:
             if collective in TRANSFERS or not (route.package_spread and route.package_spread.rings):
-                return direct_time(collective, size, route, self.network, self.architecture)
+                return direct_time(collective, size, route, self.network, self.architecture, node)
             fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
         if route.cluster_spread is not None and wires.cluster.kind != "switch":
             rails = wires.cluster.kind == "rail-only"

@@ -31,6 +31,9 @@ FABRIC_TOPOLOGY: Mapping[FabricKind, TopologyName] = {
 }  # fmt: skip
 
 
+JOINED: tuple[FabricKind, ...] = ("infinity-fabric", "ethernet-mesh")  # whose devices have a link of their own to each other one of a node
+
+
 class FabricParameters(FileModel):
     """What separates the achieved rate and the time of a step from the datasheet, by kind of fabric."""
 
