@@ -176,7 +176,18 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
 
 
 # Parameters that are times of one step, by whether it is one inside a node or between nodes.
-NEAR = ("switch_step", "switch_line_step", "switch_fill", "exchange_fill", "direct_step", "node_hop", "peer_rank", "peer_phase", "peer_direct_phase", "neuron_step")
+NEAR = (
+    "switch_step",
+    "switch_line_step",
+    "switch_fill",
+    "exchange_fill",
+    "direct_step",
+    "node_hop",
+    "peer_rank",
+    "peer_phase",
+    "peer_direct_phase",
+    "neuron_step",
+)
 FAR = ("rdma_hop", "rdma_step", "rdma_fill", "software_step", "software_fill", "staged_step")
 
 
