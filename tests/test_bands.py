@@ -199,7 +199,7 @@ def test_a_maker_of_whose_devices_nothing_was_fitted_is_named():
 
 
 def test_a_device_that_was_not_compared_is_no_surer_than_its_makers_others():
-    """Trainium 2 was as sure as GPUs of a generation before; on Trainium, to which nothing was fitted either, errors are larger."""
+    """Trainium 2 has the wider band of Trainium's and of GPUs of a generation before; of Gaudi 2, whose errors reach further, its own."""
 
     def trust(system, **given):
         model = {"model": "llama3-8b", "global_batch": 64, "task": "decode", "prompt": 512, "output": 64, **given}
@@ -208,14 +208,15 @@ def test_a_device_that_was_not_compared_is_no_surer_than_its_makers_others():
         ).trust
 
     newer, older = trust("trn2-node"), trust("trn1-node")
-    assert (newer.level, newer.band) == ("extrapolated", older.band)
-    assert newer.reason == (
-        "too few such runs were measured on trainium2; these ran on trainium, of the same maker, to which nothing was fitted"
-    )
+    assert newer.level == "extrapolated"
+    assert newer.band.p90 >= older.band.p90
     run = Likeness(kind="serving, writing tokens", device="x", stack="vllm", type="16 bits", seen="none", memory="HBM")
-    assert bands.trust_of(run, kin=("trainium",)).band.p90 > bands.trust_of(run).band.p90
+    far = bands.trust_of(run, kin=("gaudi2",))
+    assert far.band.p90 > bands.trust_of(run).band.p90
+    assert far.reason == "too few such runs were measured on x; these ran on gaudi2, of the same maker, to which nothing was fitted"
+    assert bands.trust_of(run, kin=("trainium",)).band.p90 >= bands.trust_of(run).band.p90
     assert bands.trust_of(run, kin=("gaudi2", "mi300x")).band.p90 >= bands.trust_of(run).band.p90
-    assert bands.trust_of(replace(run, device="a40", seen="family"), kin=("trainium",)) == bands.trust_of(
+    assert bands.trust_of(replace(run, device="a40", seen="family"), kin=("gaudi2",)) == bands.trust_of(
         replace(run, device="a40", seen="family")
     )
     points = crossflow.sweep(model="llama3-8b", on="trn2-node", task="decode", batch=[64], prompt=512, output=64, strategy="tp8-dp2")

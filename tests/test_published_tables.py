@@ -435,5 +435,41 @@ def test_a_cache_is_kept_in_the_type_that_a_row_says(tmp_path):
     assert wide > 1.02 * narrow
 
 
+def test_a_vllm_that_schedules_between_steps_waits_for_each_request(tmp_path):
+    """Versions before 0.14: 20 us a request and a step, with what scheduling takes; other engines name no version behind their name."""
+    row = "s,{},mi300x,8,llama-3.1-70b,8,1,fp8,128,256,256,,,1,,\n"
+    old, new, unnamed = (served(tmp_path, row.format(engine))[0] for engine in ("vllm 0.10.0", "vllm 0.14.0", "vllm"))
+    assert new == unnamed
+    assert 256 * 256 * 20e-6 < old - new < 1.3 * 256 * 256 * 20e-6
+
+
+def test_prompts_of_a_source_that_asks_for_the_same_again_are_cached(tmp_path):
+    """Of whole requests alone: a throughput is that of prompts of their own."""
+    row = "{},vllm 0.10.0,mi300x,8,llama-3.1-405b,8,1,fp8,{},64,64,,,{},,\n"
+    long, short = (served(tmp_path, row.format("rocm-vllm-0.10", prompt, 1))[0] for prompt in (2048, 128))
+    apart = served(tmp_path, row.format("other", 2048, 1))[0]
+    assert long < 1.1 * short
+    assert apart > 2.0 * long
+    rate = "{},vllm 0.10.0,mi300x,8,llama-3.1-405b,8,1,fp8,2048,64,max,,,,1,64,\n"
+    again, other = (served(tmp_path, rate.format(source), "requests,")[0] for source in ("rocm-vllm-0.10", "other"))
+    assert again == other
+
+
+@pytest.mark.parametrize("requests", [1, 64, 1024, 4096])
+def test_no_number_of_requests_passes_the_roofline_of_the_chips(tmp_path, requests):
+    """Weights are read once a step, and each token multiplies with all of them: of eight MI300X, two Gaudi 3 and sixteen Trainium."""
+    chips = (
+        ("mi300x", 8, "fp8", 2614.9e12, 5.3e12, 1),
+        ("gaudi3", 2, "fp8", 1835e12, 3.67e12, 1),
+        ("trainium", 16, "bf16", 190e12, 0.82e12, 2),
+    )
+    for device, count, precision, peak, memory, width in chips:
+        engine = {"mi300x": "vllm 0.10.0", "gaudi3": "optimum-habana", "trainium": "transformers-neuronx"}[device]
+        row = f"s,{engine},{device},{count},llama2-70b,{count},1,{precision},16,64,{requests},,,1,,\n"
+        whole = served(tmp_path, row)
+        if whole.size:  # the cache of many requests may have no room
+            assert whole[0] >= 64 * max(requests * 2 * 68e9 / peak, width * 68e9 / memory) / count
+
+
 def test_servers_of_aws_are_named_after_their_instances():
     assert (system_of("trainium"), system_of("trainium2"), system_of("gaudi3")) == ("trn1-node", "trn2-node", "gaudi3-node")

@@ -43,6 +43,9 @@ VERBS = ("infiniband", "roce", "efa")
 NVLINK4 = 400e9  # links of one GPU from which on its switches reduce [B/s]
 PCIE5 = 60e9  # path from device to host from which on a platform is of the PCIe 5 age [B/s]
 CUBE_MESH_LINKS = 6  # NVLinks of one GPU in a hybrid cube mesh
+# Steps of short messages over NeuronLink, whose ranks write to all others at once; others have one. Source: AWS Neuron documentation,
+# Intra-node Collective Communications, Mesh Algorithm.
+MESH_STEPS = {"all_reduce": 4, "all_gather": 2, "reduce_scatter": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,7 @@ class Fabric:
     parameters: FabricParameters  # how the kinds of fabric behave
     bridged: int = 2  # devices on one PCIe switch
     sockets: int = 2  # of the host, among which the devices of a node are divided
+    peers: int | None = None  # devices that each has a link of its own to, of a node that is wired so; None: all others that are there
     rings: int | None = None  # of a group of a node that has direct links of its own; None: those of the first GPUs of a node
     spread: float = 1.0  # time that a collective takes on the wiring between nodes over that on one switch. [1]
     rails: bool = False  # whether a network joins only devices in the same place of each node
@@ -160,6 +164,7 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
         host=network.host.bandwidth,
         nic=missing if architecture.inter is None else architecture.inter.bandwidth,
         parameters=delayed(network.parameters, architecture),
+        peers=None if architecture.intra is None else architecture.intra.peers,
         bridged=network.host.bridged,
         sockets=network.host.sockets,
         all_reduce=all_reduce,
@@ -171,7 +176,18 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
 
 
 # Parameters that are times of one step, by whether it is one inside a node or between nodes.
-NEAR = ("switch_step", "switch_line_step", "switch_fill", "exchange_fill", "direct_step", "node_hop", "peer_rank", "peer_phase")
+NEAR = (
+    "switch_step",
+    "switch_line_step",
+    "switch_fill",
+    "exchange_fill",
+    "direct_step",
+    "node_hop",
+    "peer_rank",
+    "peer_phase",
+    "peer_direct_phase",
+    "neuron_step",
+)
 FAR = ("rdma_hop", "rdma_step", "rdma_fill", "software_step", "software_fill", "staged_step")
 
 
@@ -206,14 +222,18 @@ def fabric_time(collective: str, size: Array, route: AxisRoute, fabric: Fabric, 
     return path_time(size, path(fabric, collective, route.size, route.package_size, whole_nodes=True, racks=racks))
 
 
-def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture) -> Array:
-    """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]"""
+def direct_time(collective: str, size: Array, route: AxisRoute, network: NetworkSpec, architecture: Architecture, node: int) -> Array:
+    """Time of a transfer among some devices of a node, or of one ring along counted routes where direct links do not join a group. [s]
+
+    node : devices of the node that are in use; links to the others carry nothing. [1]
+    """
     p = delayed(network.parameters, architecture)
     port = architecture.intra
     if port is None:
         return INFINITE
-    efficiency = p.direct_efficiency if network.intra.fabric == "hybrid-cube-mesh" else p.xgmi_efficiency
-    link, _ = level_bandwidths(route, port.bandwidth * efficiency, port.bandwidth)
+    efficiency = _direct_efficiency(p, network.intra.fabric)
+    used = 1.0 if port.peers is None else min((node - 1) / port.peers, 1.0)
+    link, _ = level_bandwidths(route, port.bandwidth * efficiency * used, port.bandwidth)
     launch = p.launch_transfer if collective == "send_recv" else p.launch
     return np.asarray(launch + ring(collective, size, route.size, link, route.hops * p.direct_step))
 
@@ -246,6 +266,9 @@ def _inside(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     """Ways among ranks of one node."""
     bonded = _bonded(fabric, ranks)
     direct = fabric.intra in ("hybrid-cube-mesh", "infinity-fabric", "ethernet-mesh")
+    if fabric.intra == "neuronlink":
+        per_byte = ring_volume(collective, ranks) / (fabric.parameters.neuron_efficiency * fabric.link)
+        return (Way(base=neuron_start(collective, fabric.parameters), per_byte=per_byte),)
     if collective == "send_recv":
         return (_transfer_inside(fabric, bonded, direct),)
     own = _peers(fabric, ranks, bonded) if collective == "all_reduce" else ()
@@ -266,13 +289,24 @@ def _transfer_inside(fabric: Fabric, bonded: bool, direct: bool) -> Way:
         efficiency = p.bridge_transfer_efficiency if fabric.intra == "pairwise-nvlink" else p.switch_transfer_efficiency
         return Way(per_byte=1.0 / (efficiency * fabric.link), base=p.launch_transfer + fabric.near)
     if direct:
-        efficiency = p.direct_efficiency if fabric.intra == "hybrid-cube-mesh" else p.xgmi_efficiency
+        efficiency = _direct_efficiency(p, fabric.intra)
         return Way(per_byte=_direct_links(fabric) / (efficiency * fabric.link), base=p.launch_transfer + fabric.near)
     return Way(per_byte=1.0 / _host_rate(fabric, 2), base=p.launch_transfer + fabric.near)
 
 
+def _direct_efficiency(p: FabricParameters, intra: str) -> Array:
+    """What a direct link achieves over its raw rate. [1]"""
+    return {"hybrid-cube-mesh": p.direct_efficiency, "ethernet-mesh": p.mesh_efficiency}.get(intra, p.xgmi_efficiency)
+
+
+def neuron_start(collective: str, p: FabricParameters) -> Array:
+    """Time of a collective over NeuronLink beside that of its bytes: of the short messages that write to all others at once. [s]"""
+    return np.asarray(p.neuron_launch + MESH_STEPS.get(collective, 1) * p.neuron_step)
+
+
 def _direct_links(fabric: Fabric) -> int:
-    return CUBE_MESH_LINKS if fabric.intra == "hybrid-cube-mesh" else max(fabric.devices_per_node - 1, 1)
+    """Links among which a device's rate is divided, used or not. [1]"""
+    return CUBE_MESH_LINKS if fabric.intra == "hybrid-cube-mesh" else fabric.peers or max(fabric.devices_per_node - 1, 1)
 
 
 def _switched(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
@@ -313,16 +347,21 @@ def _peers(fabric: Fabric, ranks: int, bonded: bool) -> tuple[Way, ...]:
     """All-reduce of a serving engine: each rank reads all buffers in one shot, or a shard of all, then all shards, in two.
 
     Over bonded links among all ranks, over direct links to each of the others, or over the host's bus between two. Source: vLLM,
-    csrc/custom_all_reduce.cuh; TensorRT-LLM, customAllReduceKernels.cu.
+    csrc/custom_all_reduce.cuh; TensorRT-LLM, customAllReduceKernels.cu. Over direct links its blocks are so few that what they have read
+    waits to be summed.
     """
     p, own = fabric.parameters, fabric.all_reduce
     if own is None or not (bonded or fabric.connected or (ranks == 2 and fabric.intra in ("pcie", "pairwise-nvlink"))):
         return ()
-    rate = fabric.link if bonded else fabric.link * (ranks - 1) / _direct_links(fabric) if fabric.connected else fabric.host
-    base = p.peer_launch + own.start + ranks * p.peer_rank
-    once = Way(base=base, per_byte=(ranks - 1) / (p.peer_efficiency * rate), limit=own.limit)
-    volume = ring_volume("all_reduce", ranks)
-    return once, Way(base=base + p.peer_phase, per_byte=volume / (p.peer_phase_efficiency * rate), limit=own.limit)
+    base, volume = p.peer_launch + own.start + ranks * p.peer_rank, ring_volume("all_reduce", ranks)
+    if not bonded and fabric.connected:
+        links = p.peer_direct_efficiency * fabric.link * (ranks - 1) / _direct_links(fabric)
+        byte = 1.0 / links + 1.0 / p.peer_direct_rate
+        once, twice, phase = (ranks - 1) * byte, volume * byte, p.peer_direct_phase
+    else:
+        rate = fabric.link if bonded else fabric.host
+        once, twice, phase = (ranks - 1) / (p.peer_efficiency * rate), volume / (p.peer_phase_efficiency * rate), p.peer_phase
+    return Way(base=base, per_byte=once, limit=own.limit), Way(base=base + phase, per_byte=twice, limit=own.limit)
 
 
 def _direct(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
@@ -331,7 +370,7 @@ def _direct(fabric: Fabric, collective: str, ranks: int) -> tuple[Way, ...]:
     cube = fabric.intra == "hybrid-cube-mesh"
     topology = _wiring("hybrid-cube-mesh" if cube else "fully-connected", ranks)
     laid = rings(topology) if fabric.rings is None else fabric.rings
-    one_link = (p.direct_efficiency if cube else p.xgmi_efficiency) * fabric.link / _direct_links(fabric)
+    one_link = _direct_efficiency(p, fabric.intra) * fabric.link / _direct_links(fabric)
     if laid:
         return _in_steps(fabric, collective, ranks, ring_volume(collective, ranks) / (laid * one_link))
     if collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce") and has_chain(topology):

@@ -23,7 +23,7 @@ from crossflow.base.results import later
 from crossflow.cost import collectives
 from crossflow.cost.collectives import ROOTED
 from crossflow.cost.exchange import group_time, held_time
-from crossflow.cost.fabrics import BONDED, Fabric, Path, direct_time, fabric_of, fabric_time, path, path_time
+from crossflow.cost.fabrics import BONDED, Fabric, Path, delayed, direct_time, fabric_of, fabric_time, neuron_start, path, path_time
 from crossflow.cost.profile import Profile
 from crossflow.cost.shared_links import BESIDE_BUSY, INSIDE, INSIDE_BUSY, OUTSIDE, OUTSIDE_BUSY, USES, LinkUse
 from crossflow.hardware.architecture.model import Architecture, Port
@@ -406,11 +406,12 @@ class Wires:
         intra, inter = self.network.intra.fabric, self.network.inter.fabric
         slower = self._shared(collective, route, wires, laid)
         if intra in PLACED and (inter in PLACED or not route.crosses):
-            return _ideal_time(collective, size, route, wires, self._behind(slower), self.network.parameters.post)
+            time = _ideal_time(collective, size, route, wires, self._behind(slower), self.network.parameters.post)
+            return np.where(np.asarray(size) > 0, time + self._start(collective), 0.0) if intra == "neuronlink" else time
         fabric = dataclasses.replace(self.fabric, devices_per_node=node)
         if intra in DIRECT and not route.crosses and route.size < node:
             if collective in TRANSFERS or not (route.package_spread and route.package_spread.rings):
-                return direct_time(collective, size, route, self.network, self.architecture)
+                return direct_time(collective, size, route, self.network, self.architecture, node)
             fabric = dataclasses.replace(fabric, rings=route.package_spread.rings)
         if route.cluster_spread is not None and wires.cluster.kind != "switch":
             rails = wires.cluster.kind == "rail-only"
@@ -451,12 +452,25 @@ class Wires:
         whole = wired(self.network, self.node, nodes)
         return slowdown(congestion, whole, laid.stride, laid.ranks, "handover", part=laid.part)
 
+    def _start(self, collective: str) -> Array:
+        """Time of a collective over NeuronLink beside that of its bytes. [s]"""
+        return neuron_start(collective, delayed(self.network.parameters, self.architecture))
+
+    @functools.cached_property
+    def _device(self) -> Architecture:
+        """The device with links that reach what is known of them; the steps of NeuronLink are told by `_start`."""
+        near = self.architecture.intra
+        if near is None or self.network.intra.fabric != "neuronlink":
+            return self.architecture
+        reached = near.bandwidth * self.network.parameters.neuron_efficiency
+        return dataclasses.replace(self.architecture, intra=dataclasses.replace(near, bandwidth=reached, latency=np.zeros(1)))
+
     def _behind(self, slower: Array | float) -> Architecture:
         """The device where the network between nodes is so much slower."""
         port = self.architecture.inter
         if port is None or np.all(np.equal(slower, 1.0)):
-            return self.architecture
-        return dataclasses.replace(self.architecture, inter=dataclasses.replace(port, bandwidth=port.bandwidth / slower))
+            return self._device
+        return dataclasses.replace(self._device, inter=dataclasses.replace(port, bandwidth=port.bandwidth / slower))
 
     def _of_groups(self, collective: str, group: Group) -> Array | float:
         """What sharing makes collectives of groups take over what they take alone, shape (n,). [1]"""

@@ -33,6 +33,7 @@ from crossflow.evidence.validation.serving_runs import (
     APART,
     CACHED,
     UNKNOWN,
+    WAITED,
     LaunchedSteps,
     ReadersTimes,
     apart_times,
@@ -40,6 +41,7 @@ from crossflow.evidence.validation.serving_runs import (
     likeliest,
     mean_length,
     measured_times,
+    one_by_one,
     software_of,
     stack_of,
     too_fast,
@@ -89,6 +91,7 @@ IN_GROUPS = ("kimi-k2.5", "kimi-k2-thinking")  # whose makers' integers of 4 bit
 UNFIT = "the service does not fit as predicted"
 NODES = ("dgx-{}", "{}-node", "{}-nvl72")  # what a node or a rack of one device is called, if it is not the only one
 PREFILL = "workload.serving.prefill"
+ALL_CACHED = 0.99999  # share of a prompt that lies in the cache where all but its last token does
 ENDLESS = 2**16  # requests, more than any engine takes at once
 Fields = dict[str, Any]
 Case = tuple[Fields | str, Fields]  # what rows share of a scenario, or why there is none, and what is a row's own
@@ -501,8 +504,10 @@ def _published(row: TableRow) -> Case:
     if not isinstance(shared, str):
         shared |= {"system": {"template": known["system"]}} if "system" in known else {}
         own_software: Fields = {"host": known["host"]} if "host" in known else {}
+        if one_by_one(row):
+            own_software |= {"host": {"request": WAITED, **own_software.get("host", {})}, "engine": {"asynchronous": False}}
         if row.get("requests"):  # which the engine was told to take, all at once
-            own_software["engine"] = {"requests": int(row["requests"])}
+            own_software["engine"] = {**own_software.get("engine", {}), "requests": int(row["requests"])}
         if own_software:
             shared |= {"software": {"like": shared["software"], **own_software}}
         if row.get("cache"):
@@ -515,6 +520,8 @@ def _published(row: TableRow) -> Case:
         "strategy": (f"dp{ranks}-ep{ranks}" if ranks > 1 else f"tp{row['tp']}") + stages,
         "system.devices": int(row["gpus"]),
     }  # fmt: skip
+    if row.get("e2e_s") and known.get("cached"):
+        own["workload.serving.prefix_hits"] = ALL_CACHED
     return shared, own
 
 

@@ -53,7 +53,12 @@ def from_datasheet(system: DatasheetSystem, library: TechLibrary) -> Architectur
         voltage=None,
         levels=(*levels, _main_memory(system, library)),
         second=_second_memory(system),
-        intra=_port(system.network.intra, link.latency, link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link),
+        intra=_port(
+            system.network.intra,
+            link.latency,
+            link.nominal_energy_per_bit if energy.intra_link is None else energy.intra_link,
+            system.peers,
+        ),
         inter=_port(system.network.inter, link.latency, link.nominal_energy_per_bit if energy.inter_link is None else energy.inter_link),
         energy_per_flop={dtype: divide(full, rate) for dtype, rate in system.product_rates.items()},
         static_power=at_rest(system) if system.power.active is None else system.power.active,
@@ -172,12 +177,12 @@ def _level(name: str, level: DatasheetLevel, system: DatasheetSystem, library: T
     )
 
 
-def _port(level: NetworkLevel, latency: Array, energy: Array) -> Port | None:
+def _port(level: NetworkLevel, latency: Array, energy: Array, peers: int | None = None) -> Port | None:
     if level.bandwidth is None:
         return None
     if level.latency is None:
-        return Port(bandwidth=level.bandwidth, latency=latency, energy=energy)
-    return Port(bandwidth=level.bandwidth, latency=level.latency, energy=energy, known=latency)
+        return Port(bandwidth=level.bandwidth, latency=latency, energy=energy, peers=peers)
+    return Port(bandwidth=level.bandwidth, latency=level.latency, energy=energy, known=latency, peers=peers)
 
 
 def of_a_datasheet(path: str, what: str) -> str:

@@ -174,7 +174,7 @@ def generate(system: GeneratedSystem, library: TechLibrary, choices: Mapping[str
         voltage=cores.point.voltage,
         levels=_supplied(package.levels, caches, lost),
         second=tier(second, parts.second_memory, system),
-        intra=intra.port if np.any(intra.port.bandwidth > 0) else None,
+        intra=replace(intra.port, peers=system.peers) if np.any(intra.port.bandwidth > 0) else None,
         inter=inter.port if np.any(inter.port.bandwidth > 0) else None,
         energy_per_flop=_energies(parts.typed.operations, cores, lost),
         **_leaving_out(system, parts, cores, lost),

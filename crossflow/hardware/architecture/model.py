@@ -53,6 +53,7 @@ class Port:
     energy: Array  # energy of a byte sent. [J/B]
     known: Array | None = None  # latency of such links, which the measured steps of a fabric hold, where another is given for this one. [s]
     reduction: Array | None = None  # rate at which its switches reduce, over that of the links; None where they are not named. [1]
+    peers: int | None = None  # devices of a node that it has links of their own to, whether or not they take part; None where it has none
 
 
 @dataclass(frozen=True, kw_only=True)

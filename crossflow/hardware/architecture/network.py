@@ -17,7 +17,7 @@ TopologyName = Literal[
 ]  # fmt: skip
 FabricKind = Literal[
     "ideal", "nvswitch", "nvswitch-sharp", "nvl72", "pairwise-nvlink", "hybrid-cube-mesh", "infinity-fabric", "pcie", "pcie-host",
-    "ethernet-mesh", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
+    "ethernet-mesh", "neuronlink", "torus3d", "infiniband", "infiniband-sharp", "roce", "gpudirect-tcpxo", "efa", "ethernet", "ici", "none",
 ]  # fmt: skip
 
 
@@ -25,10 +25,13 @@ FabricKind = Literal[
 FABRIC_TOPOLOGY: Mapping[FabricKind, TopologyName] = {
     "ideal": "switch", "nvswitch": "switch", "nvswitch-sharp": "switch", "nvl72": "switch", "pairwise-nvlink": "switch", "pcie": "switch",
     "pcie-host": "switch", "hybrid-cube-mesh": "hybrid-cube-mesh", "infinity-fabric": "fully-connected",
-    "ethernet-mesh": "fully-connected", "torus3d": "torus3d",
+    "ethernet-mesh": "fully-connected", "neuronlink": "torus2d", "torus3d": "torus3d",
     "infiniband": "switch", "infiniband-sharp": "switch", "roce": "switch", "gpudirect-tcpxo": "switch", "efa": "switch",
     "ethernet": "switch", "ici": "torus3d", "none": "switch",
 }  # fmt: skip
+
+
+JOINED: tuple[FabricKind, ...] = ("infinity-fabric", "ethernet-mesh")  # whose devices have a link of their own to each other one of a node
 
 
 class FabricParameters(FileModel):
@@ -58,12 +61,19 @@ class FabricParameters(FileModel):
     peer_efficiency: Ratio = Field(description="the same: achieved over datasheet rate, whole buffers read (one shot)")
     peer_phase: Time = Field(description="the same: further time of the second of two shots, a shard reduced and then gathered")
     peer_phase_efficiency: Ratio = Field(description="the same: achieved over datasheet rate, shards (two shots)")
+    peer_direct_phase: Time = Field(description="the same over direct links to each of the others: further time of the second of two shots")
+    peer_direct_efficiency: Ratio = Field(description="the same: achieved over datasheet rate of the links that lead to the others")
+    peer_direct_rate: Bandwidth = Field(description="the same: rate at which its few blocks sum what they have read, one after the other")
     switch_transfer_efficiency: Ratio = Field(description="send/recv over NVSwitch")
     bridge_transfer_efficiency: Ratio = Field(description="send/recv over a bridged pair (timed to the last hand-over, so > 1)")
     direct_efficiency: Ratio = Field(description="achieved over raw rate of single direct NVLinks (cube mesh)")
     direct_step: Time = Field(description="ring step over direct links or PCIe")
     direct_low_latency_share: Ratio = Field(description="low-latency protocol over direct links or PCIe: rate over that of long messages")
     xgmi_efficiency: Ratio = Field(description="achieved over raw rate of xGMI links, rings")
+    mesh_efficiency: Ratio = Field(description="achieved over raw rate of Ethernet between all devices of a node (ethernet-mesh)")
+    neuron_launch: Time = Field(description="NeuronLink: start and end of a collective, in which all ranks of a compiled graph meet")
+    neuron_step: Time = Field(description="the same: one of its steps, of which short messages have two, and all-reduces four")
+    neuron_efficiency: Ratio = Field(description="the same: achieved over raw rate of all links of a device")
     pcie_efficiency: Ratio = Field(description="achieved over raw PCIe rate, peer to peer through the host bridge")
     host_memory_efficiency: Ratio = Field(description="same, through host memory: devices on the host's own ports, pcie-host")
     root_efficiency: Ratio = Field(description="same, at most, of each device of a group that no PCIe switch joins, on one socket")

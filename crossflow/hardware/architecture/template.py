@@ -44,7 +44,7 @@ from crossflow.base.units import (
     parse,
 )
 from crossflow.hardware.architecture.execution import Execution
-from crossflow.hardware.architecture.network import NetworkLevel, NetworkSpec, refusal
+from crossflow.hardware.architecture.network import JOINED, NetworkLevel, NetworkSpec, refusal
 from crossflow.hardware.architecture.room import Room
 from crossflow.hardware.technology.components import Compute, Link, OffChip, OnChip, TypeName
 
@@ -207,6 +207,12 @@ class SystemFields(NamedFileModel):
         sizes = [min(one.devices_per_node, one.device_count) for one in (self, *self.staged.values())]
         node = math.gcd(*sizes)
         return node, self.whole_count // node
+
+    @property
+    def peers(self) -> int | None:
+        """Devices of a node that each has links of its own to, as it is built; None where a switch or neighbours join them. [1]"""
+        joined = self.network.intra.fabric in JOINED and self.network.intra.wiring == "fully-connected" and self.devices_per_node > 1
+        return self.devices_per_node - 1 if joined else None
 
     def in_words(self, devices: int) -> str:
         """So many of its devices in words, such as `8 devices of dgx-h100`: the name of a system is often that of a whole node."""

@@ -11,7 +11,7 @@ from crossflow.hardware.architecture.network import FABRIC_TOPOLOGY, OPTICAL, Ne
 from crossflow.hardware.mapping.topology import Network, Topology
 
 # Fabrics inside nodes that are what they are measured as; others carry any topology.
-ANY_WIRING = ("ideal", "torus3d", "ici", "none")
+ANY_WIRING = ("ideal", "neuronlink", "torus3d", "ici", "none")
 TORI = ("ring", "torus2d", "torus3d")
 WhichLevel = Literal["intra", "inter"]
 LEVELS: tuple[WhichLevel, WhichLevel] = ("intra", "inter")
