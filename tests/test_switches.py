@@ -158,6 +158,7 @@ GROUPS = {
 }  # fmt: skip
 NARROW = {"system.template": "dgx-h100", "workload.dtype": "fp8"}
 SLOW = {"software.host.kernel": "5 ms"}
+CONTEXT = {"strategy.cp": 2, "strategy.dp": 4}
 PACED = {
     "software.host.kernel": "10 us", "software.host.layer": "0 us", "software.expert_products": "each", "workload.sequence": 4096,
     "workload.experts": {"count": 32, "active": 2, "ffn": 64}, "workload.ffn": 64,
@@ -184,8 +185,11 @@ STACK = {
         {"bf16": ["cutlass-trtllm"]},
         {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100", "software.kernels.experts": {"bf16": ["triton-vllm"]}},
     ),
+    "attention.repeated": When(True, {"workload.kv_heads": 4}), "ring.gathered": When(True, CONTEXT), "ring.merges": When("eager", CONTEXT),
+    "joined": When(False, {"workload.gated": True}), "scales": When("current", NARROW), "narrow_gathers": When(True, {**PIECES, **NARROW}),
+    "gathered_inputs": When("kept", PIECES),
     "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(False, ZERO),
-    "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),
+    "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, CONTEXT),
     "overlap.optimizer": When(True, {"strategy.zero": 1}), "host.kernel": "5 ms", "host.rank": When("5 ms", {**PIECES, **SHORT}),
     "host.layer": "50 ms", "host.stall": When("5 ms", FULL), "host.microbatch": "50 ms", "host.step": "1 s",
     "memory.context": "9 GiB", "memory.fragmentation": 0.2, "memory.library": "1 GiB", "memory.logit": "12 B",
