@@ -724,7 +724,7 @@ class _BlockBuilder:
         layout, e, size = self.layout, self.element, mine * part.width * self.element
         if part.routing is None:
             again = size * (self.again("norm", part) if self.stack.gathered_inputs == "kept" else 1.0)
-            self._gathered(unit, size, again, layout.sharing(type_of(part)), pieces=self.stack.overlap.tensor in ("pipelined", "compiled"))
+            self._gathered(unit, size, again, layout.sharing(type_of(part)), dense=True)
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
@@ -797,15 +797,16 @@ class _BlockBuilder:
         part = tokens * own / tp
         return np.where(own != tp, np.where(self.layout.whole, part, np.ceil(part)), tokens)
 
-    def _gathered(self, unit: str, size: Array, again: Array, group: Group, *, pieces: bool = False) -> None:
+    def _gathered(self, unit: str, size: Array, again: Array, group: Group, *, dense: bool = False) -> None:
         """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
 
-        `again` is what was kept divided and must be whole once more for the weight gradient. [B] With `pieces` the halves go along
+        `again` is what was kept divided and must be whole once more for the weight gradient. [B] Around `dense` parts halves may go along
         with the products that take what is gathered (cut by columns; backward by rows), and make what is scattered. PyTorch's compiler
         [6]_ does so backward, too, where a single product makes the gradient that is scattered, and adds up the parts that then lie there.
         """
         scattered = self.layout.sequence_parallel
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
+        pieces = dense and self.stack.overlap.tensor in ("pipelined", "compiled")
         compiled = pieces and self.stack.overlap.tensor == "compiled"
         hides: Hiding = "weights" if self.stack.overlap.tensor in ("backward", "pipelined") else ""
 
@@ -816,7 +817,8 @@ class _BlockBuilder:
         alone = compiled and len(self.divided.get((unit, "column", "input"), ())) == 1
         back: dict[str, Any] = along("input", "column") if alone else {"hiding": hides}
 
-        sent = self.job.operand / self.element if self.narrow and self.stack.narrow_gathers and unit not in self.wide else 1.0
+        narrow = dense and self.narrow and self.stack.narrow_gathers and unit not in self.wide
+        sent = self.job.operand / self.element if narrow else 1.0
         self._send(unit, "forward", "all_reduce", whole, group)
         self._send(unit, "forward", "all_gather", sent * split, group, **along("forward", "column"))
         self._send(unit, "forward", "reduce_scatter", split, group, **along("forward", "row"))

@@ -477,7 +477,8 @@ class SoftwareStack(NamedFileModel):
     )
     narrow_gathers: Flag = Field(
         default=False,
-        description="what a tensor group with sequence parallelism gathers for products of a narrower type travels in that type",
+        description="what a tensor group with sequence parallelism gathers for products of a narrower type travels in that type, rows of "
+        "experts aside",
     )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
     gathered_inputs: Literal["again", "kept"] = Field(
