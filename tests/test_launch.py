@@ -771,3 +771,18 @@ def test_narrow_types_of_torchtitan_that_nothing_turns_on_are_told():
 def test_products_that_torchtitan_leaves_wide_are_told():
     kept = read(FLOAT8.format(converters='converters = ["quantize.linear.float8"]', kept=', "attention.wk"'))
     assert any("attention.wk: predicted in fp8, as all products but those of the head" in str(one) for one in kept.unmodelled)
+
+
+@pytest.mark.parametrize(("method", "gathered"), [("allgather", True), ("alltoall", False)])
+def test_how_keys_travel_comes_back_from_torchtitan(method, gathered):
+    software = "torchtitan" if gathered else {"like": "torchtitan", "ring": {"gathered": False}}
+    given = {
+        "system": {"template": "dgx-h100", "nodes": 2},
+        "workload": {"model": "llama3-8b", "global_batch": 16},
+        "strategy": "cp4-dp4-z3",
+    }
+    text = write(crossflow.from_dict({**given, "software": software}), "torchtitan")
+    assert ('context_parallel_rotate_method = "alltoall"' in text) is not gathered
+    assert read(text).software == software
+    told = text if not gathered else text.replace("[parallelism]", f'[parallelism]\ncontext_parallel_rotate_method = "{method}"')
+    assert read(told).software == software

@@ -174,3 +174,52 @@ def test_services_do_not_run_them_and_say_so(task):
     with_, without = (crossflow.predict(scenario(task=task, software="vllm", mtp_layers=k)).to_dict() for k in (1, 0))
     assert with_.pop("notes") == [MTP_NOTE]
     assert {**with_, "provenance": 0} == {**without, "provenance": 0}
+
+
+# ------------------------------------------------------------------------------------------ layers of one part
+
+
+HYBRID = {
+    **SMALL, "ssm": {"heads": 16, "head_dim": 64, "state": 64, "mlp": False, "pattern": ["ssm", "attention", "experts", "ssm"]},
+    "experts": {"count": 8, "active": 2},
+}  # fmt: skip
+
+
+def test_a_hybrid_predicts_by_its_last_layers_of_attention_and_of_experts():
+    whole = TransformerSpec.model_validate({**HYBRID, "mtp_layers": 2}).transformer()
+    (entry, mixer, experts, head) = whole.layers[-1].parts
+    kinds = {part.type: part for layer in whole.main for part in layer.parts}
+    assert (mixer, experts) == (kinds["attention"], kinds["experts"])
+    assert (entry.type, head.type) == ("embedding", "head")
+
+
+def test_hybrids_without_attention_or_mlp_predict_no_further_tokens(exactly):
+    pattern = {**HYBRID["ssm"], "pattern": ["ssm", "experts"]}
+    given = {**HYBRID, "ssm": pattern, "mtp_layers": 1, "heads": None}
+    sentence = "mtp_layers: a layer that predicts has attention and an MLP, and this model has not both; set mtp_layers to 0"
+    with pytest.raises(SpecError, match=exactly(f"scenario: workload.{sentence}")):
+        crossflow.from_dict({"system": "dgx-h100", "workload": {k: v for k, v in given.items() if v is not None}, "strategy": "dp8"})
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_layers_that_share_weights_hold_those_of_one_and_do_the_work_of_all(tied):
+    one, own, shared = (model(mtp_layers=k, mtp_shared=same, tied_embeddings=tied) for k, same in ((1, False), (3, False), (3, True)))
+    assert shared.mtp_parameters == one.mtp_parameters
+    apart, together = (crossflow.predict(scenario(mtp_layers=3, mtp_shared=same, tied_embeddings=tied)).score for same in (False, True))
+    assert apart.flops == pytest.approx(together.flops)
+    assert together.memory["weights"][0] < apart.memory["weights"][0]
+    assert sum(layer.count for layer in shared.layers) == sum(layer.count for layer in own.layers)
+
+
+def test_layers_that_stay_wide_multiply_in_16_bits():
+    wide, narrow = (model(mtp_layers=1, mtp_wide=how, dtype="fp8") for how in (True, False))
+    assert [part.wide for part in wide.layers[-1].parts if part.type not in ("embedding", "head")] == [True, True]
+    assert not any(part.wide for layer in narrow.layers for part in layer.parts)
+    assert not any(part.wide for layer in wide.main for part in layer.parts)
+
+
+@pytest.mark.parametrize("key", ["mtp_shared", "mtp_wide"])
+def test_what_is_said_of_layers_that_are_not_there_is_refused(key, exactly):
+    sentence = f"{key}: the model has no layers that predict further tokens; set mtp_layers, or leave it out"
+    with pytest.raises(SpecError, match=exactly(f"scenario: workload.{sentence}")):
+        scenario(**{key: True})

@@ -116,7 +116,7 @@ def test_a_rate_of_torchtitan_has_its_mode_and_its_checkpoints(read):
     }  # fmt: skip
     found = []
     for nodes, dtype, batch, software, strategy in (
-        (8, "fp8", 96, {"like": "torchtitan", "overlap": {"tensor": "pipelined"}, "recomputed": ["norm", "activation", "product"]},
+        (8, "fp8", 96, {"like": "torchtitan", "overlap": {"tensor": "compiled"}, "recomputed": ["norm", "activation", "product"]},
          "tp8-dp8-z3-sp-mb12"),
         (1, "bf16", 16, "torchtitan-eager", "dp8-z3-mb2-full"),
     ):  # fmt: skip

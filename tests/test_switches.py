@@ -158,6 +158,7 @@ GROUPS = {
 }  # fmt: skip
 NARROW = {"system.template": "dgx-h100", "workload.dtype": "fp8"}
 SLOW = {"software.host.kernel": "5 ms"}
+CONTEXT = {"strategy.cp": 2, "strategy.dp": 4}
 PACED = {
     "software.host.kernel": "10 us", "software.host.layer": "0 us", "software.expert_products": "each", "workload.sequence": 4096,
     "workload.experts": {"count": 32, "active": 2, "ffn": 64}, "workload.ffn": 64,
@@ -184,8 +185,11 @@ STACK = {
         {"bf16": ["cutlass-trtllm"]},
         {**MOE, "workload.task": "prefill", "strategy.ep": 4, "system.template": "dgx-h100", "software.kernels.experts": {"bf16": ["triton-vllm"]}},
     ),
+    "attention.repeated": When(True, {"workload.kv_heads": 4}), "ring.gathered": When(True, CONTEXT), "ring.merges": When("eager", CONTEXT),
+    "joined": When(False, {"workload.gated": True}), "scales": When("current", NARROW), "narrow_gathers": When(False, {**PIECES, **NARROW}),
+    "gathered_inputs": When("kept", PIECES),
     "early_stop": When(True, FULL), "recomputed": ["activation"], "overlap.tensor": "none", "overlap.data": False, "overlap.gather": When(False, ZERO),
-    "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, {"strategy.cp": 2, "strategy.dp": 4}),
+    "overlap.pipeline": When(False, {**PIPE, "strategy.tp": 1, "strategy.dp": 8}), "overlap.context": When(False, CONTEXT),
     "overlap.optimizer": When(True, {"strategy.zero": 1}), "host.kernel": "5 ms", "host.rank": When("5 ms", {**PIECES, **SHORT}),
     "host.layer": "50 ms", "host.stall": When("5 ms", FULL), "host.microbatch": "50 ms", "host.step": "1 s",
     "memory.context": "9 GiB", "memory.fragmentation": 0.2, "memory.library": "1 GiB", "memory.logit": "12 B",
@@ -281,7 +285,7 @@ TRANSFORMER = {
     "weight_dtypes": When({"mlp": "int8"}, SERVED), "encoder.vectors": When(256, ENCODER), "encoder.frame": When(80, ENCODER), "experts.count": When(16, MOE), "experts.active": When(4, MOE),
     "experts.ffn": When(1024, {"workload.experts": {"count": 8, "active": 2, "dense_layers": 1}}), "experts.shared": When(1024, MOE), "experts.shared_gate": When(True, MOE), "experts.latent": When(512, MOE), "experts.dense_layers": When(1, MOE),
     "experts.every": When(2, MOE), "experts.capacity": When(1.25, MOE), "experts.uneven": When(1.5, {**MOE, "strategy.ep": 4}), "experts.skew": When(1.2, {**MOE, "strategy.ep": 4}), "experts.variation": When(1.28, {**MOE, "strategy.ep": 4}),
-    "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1,
+    "experts.groups": When(4, GROUPS), "experts.active_groups": When(1, GROUPS), "experts.router_bias": When(True, MOE), "experts.balance_bias": When(True, MOE), "encoder.layers": When(2, ENCODER), "encoder.sequence": When(512, ENCODER), "mtp_layers": 1, "mtp_shared": When(True, {"workload.mtp_layers": 2}), "mtp_wide": When(True, {**NARROW, "workload.mtp_layers": 2}),
     "image.size": When(448, IMAGE), "image.patch": When(14, IMAGE), "image.channels": When(1, IMAGE), "image.classes": When(10, IMAGE),
     "image.class_token": When(False, IMAGE), "head": "masked", "pooler": True, "token_types": 2, "parallel": True,
     "dropout": True, "global_batch": 128, "dtype": "fp32", "weight_dtype": When("int8", SERVED), "kv_dtype": When("int8", SERVED), "weight_sparsity": When("2:4", SERVED),

@@ -178,7 +178,7 @@ def _products(
         elif matrix.over == "sample":
             inputs = inputs + many * matrix.k
         elif matrix.over != "memory":  # the encoder's output is kept by the encoder; text and picture are normed as one
-            mine = own * matrix.k * (not shared)
+            mine = np.asarray(many if stack.gathered_inputs == "kept" else own) * matrix.k * (not shared)
             inputs, again, shared = inputs + mine * (1.0 - norms), again + mine * norms, True
     return inputs, again, inside, spared
 
@@ -196,6 +196,8 @@ def _attention(attention: AttentionGeometry, tokens: Array, job: Job, layout: La
     ranks, samples = layout.tensor_of("attention"), layout.micro_batch * layout.tensor_share("attention")
     heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
     memory_tokens = samples * job.model.memory_tokens / layout.cp
+    if stack.attention.repeated and stack.attention.kernel == "flash":  # copies for all heads, unless a backward pass makes them again
+        kv = np.where(repeats("norm", layout, stack) > 0, kv, np.maximum(heads, kv))
     made = attention.makes * kv * attention.pair  # those of another layer are kept there
     vectors = tokens * heads * attention.query + (memory_tokens if attention.cross else tokens) * made
     vectors = vectors + _given(attention, tokens, layout)

@@ -16,6 +16,10 @@ References
 .. [2] NVIDIA, Transformer Engine, transformer_engine/pytorch/attention (context parallelism, `cp_comm_type` p2p).
 .. [3] NVIDIA, Megatron-Core, megatron/core/ssm/mamba_context_parallel.py.
 .. [4] PyTorch, tools/autograd/derivatives.yaml (`mul.Tensor`, `silu`, `gelu`, `add.Tensor`).
+.. [5] PyTorch, torch/distributed/tensor/experimental/_attention.py (`_templated_ring_attention`, its backward pass, `_SDPAMerger`,
+   `_AllGatherRotater`; torchtitan's default), 2025.
+.. [6] PyTorch, torch/_inductor/fx_passes/micro_pipeline_tp.py (`fuse_all_gather_matmul`, `fuse_matmul_reduce_scatter`) and
+   torch/distributed/_symmetric_memory (`_fused_matmul_reduce_scatter_impl`), 2025.
 """
 
 from __future__ import annotations
@@ -151,7 +155,8 @@ class _BlockBuilder:
     def _attention(self, unit: str, part: Part, attention: AttentionGeometry, tokens: Array) -> None:
         layout, e = self.layout, self.element
         for matrix in part.matrices:
-            self._product(unit, matrix, tokens, "attention", again=shares_again(part, matrix, layout, self.stack))
+            again, branches = shares_again(part, matrix, layout, self.stack), self._branches(part, matrix)
+            self._product(unit, matrix, tokens, "attention", again=again, branches=branches)
         ranks = layout.tensor_of("attention")
         heads, kv = attention.heads / ranks, attention.kv_heads_on(ranks)
         samples = layout.micro_batch * layout.tensor_share("attention")
@@ -179,6 +184,8 @@ class _BlockBuilder:
             self._index(unit, attention.selection, samples, length, self.job.seen(attention.whole, length * layout.cp))
         attention, groups, kept = self._absorbed(attention, length * layout.cp, groups, kept)
         if self.stack.attention.kernel == "flash":
+            if self.stack.attention.repeated and np.any(groups < heads):
+                groups, kept = self._repeated(unit, attention, samples * (keys if attention.cross else length), heads, kept)
             self._flash(unit, attention, samples, heads, groups, kept, length, keys, seen)
             if self.job.chunk is not None and not attention.cross:
                 self._read_beside(unit, read, self.job.chunk, heads, kv)
@@ -194,6 +201,16 @@ class _BlockBuilder:
             self._send(unit, "forward", "all_gather", size, layout.context)
             self._send(unit, "input", "all_gather", size, layout.context)
             self._send(unit, "input", "reduce_scatter", size, layout.context)
+
+    def _repeated(self, unit: str, attention: AttentionGeometry, tokens: Array, heads: Array, kept: Array) -> tuple[Array, Array]:
+        """Copies of keys and values for all heads of queries, r1 w1 of the copies, backward their sum; heads that have them, and what these
+        have for a token.
+        """
+        made = heads * attention.pair
+        moved = self.element * tokens * np.where(made > kept, kept + made, 0.0)
+        self._pass(unit, "forward", moved, launches=2)
+        self._pass(unit, "input", moved, launches=2)
+        return heads, made
 
     def _read_beside(self, unit: str, attention: AttentionGeometry, chunk: Chunk, heads: Array, kv: Array) -> None:
         """Attention of the pieces of prompts that a decode step reads: their queries see what lies in the cache and what precedes them."""
@@ -332,19 +349,55 @@ class _BlockBuilder:
         heads = own.samples * own.heads
         work = flops, share * moved, heads * np.ceil(length / QUERIES)
         later = self._fused_attention(unit, replace(own, work=work, length=length), count=steps)
-        # Results are merged by their log-sum-exp: output r2 w1, log-sum-exp r2 w1. Gradients of queries, keys and values: r2 w1.
-        rows = share * heads * own.length
-        self._pass(unit, "forward", 3.0 * steps * rows * (e * attention.value + LOG_SUM), launches=2.0 * steps)
-        self._pass(unit, "input", 3.0 * steps * e * (rows * attention.query + share * pairs), launches=2.0 * steps)
-        # Backward the first step sends keys and values, the last one their gradients, those between both in one transfer.
-        once, between = np.minimum(steps, 1.0), np.maximum(steps - 1.0, 0.0)
-        legs: tuple[tuple[BlockPhase, float, Array, int], ...] = (
-            ("forward", 1.0, once, first), ("forward", 1.0, between, later),
-            ("input", 1.0, once, first + 1), ("input", 2.0, between, later + 1), ("input", 1.0, once, later + 1),
+        rows = np.asarray(heads * own.length)
+        if self.stack.ring.merges == "eager":
+            self._merge_eagerly(unit, attention, rows, pairs, steps)
+        else:  # by their log-sum-exp: output r2 w1, log-sum-exp r2 w1; gradients of queries, keys and values: r2 w1
+            self._pass(unit, "forward", 3.0 * steps * share * rows * (e * attention.value + LOG_SUM), launches=2.0 * steps)
+            self._pass(unit, "input", 3.0 * steps * e * share * (rows * attention.query + pairs), launches=2.0 * steps)
+        for phase, collective, size, number, beside in self._legs(pairs, steps, first, later):
+            hidden: dict[str, Any] = {} if beside is None else {"hiding": "kernels", "beside": (beside,)}
+            self._send(unit, phase, collective, size, self.layout.context, count=number, **hidden)
+
+    def _legs(
+        self, pairs: Array, steps: Array, first: int, later: int
+    ) -> tuple[tuple[BlockPhase, Collective, Array, Array, int | None], ...]:
+        """Messages of a ring, each with its size, how many there are, and the kernel beside which it travels. [B]
+
+        Backward the first step sends keys and values, the last one their gradients, those between both in one transfer. Where keys and
+        values are gathered at once, gradients alone are passed on; the last step's come home beside nothing.
+        """
+        e, once, between = self.element, np.minimum(steps, 1.0), np.maximum(steps - 1.0, 0.0)
+        grown = e if self.stack.ring.merges == "fused" else SINGLE
+        if self.stack.ring.gathered:
+            whole = (steps + 1.0) * pairs * e
+            return (
+                ("forward", "all_gather", whole, once, first), ("input", "all_gather", whole, once, first + 1),
+                ("input", "send_recv", pairs * grown, steps, later + 1), ("input", "send_recv", pairs * grown, once, None),
+            )  # fmt: skip
+        return (
+            ("forward", "send_recv", pairs * e, once, first), ("forward", "send_recv", pairs * e, between, later),
+            ("input", "send_recv", pairs * e, once, first + 1), ("input", "send_recv", pairs * (e + grown), between, later + 1),
+            ("input", "send_recv", pairs * grown, once, later + 1),
         )  # fmt: skip
-        for phase, many, number, beside in legs:
-            size = many * pairs * e
-            self._send(unit, phase, "send_recv", size, self.layout.context, count=number, hiding="kernels", beside=(beside,))
+
+    def _merge_eagerly(self, unit: str, attention: AttentionGeometry, rows: Array, pairs: Array, steps: Array) -> None:
+        """What PyTorch's own ring does around its kernels [5]_, of the rank whose queries all take part in every step.
+
+        Forward, a step: keys and values into one buffer, r1 w1; output to fp32; its difference to that before, that times a weight, and the
+        sum, r2 w1, r1 w1 and r2 w1 in fp32; five passes over sums of a row. The first output is made fp32 too, and the last one narrowed.
+        Backward, a step: the buffer; gradients of queries added in fp32, r2 w1; those of keys and values added, under a causal mask to one
+        half, which is then joined to the other, r1 w1, and both put into a buffer, r1 w1. Sums begin with zeros, and are narrowed at last.
+        """
+        e, single, queries, several = self.element, SINGLE, rows * attention.query, np.minimum(steps, 1.0)
+        merged = rows * (attention.value * (e + 9.0 * single) + 13.0 * LOG_SUM)
+        ends = 2.0 * rows * attention.value * (e + single)
+        self._pass(unit, "forward", steps * (2.0 * e * pairs + merged) + several * ends, launches=11.0 * steps + 2.0 * several)
+        added = e + 2.0 * single
+        halves = added / 2.0 + 2.0 * single if attention.causal else added
+        each = pairs * (2.0 * e + halves + 2.0 * single) + queries * added
+        ends = (pairs + queries) * (single + added + e + single) + 2.0 * single * pairs
+        self._pass(unit, "input", steps * each + several * ends, launches=(8.0 if attention.causal else 5.0) * steps + 10.0 * several)
 
     def _fused_attention(self, unit: str, forward: Attention, *, count: Number = ONCE) -> int:
         """Add a kernel with its backward one, which follows it; the row of the first."""
@@ -491,7 +544,7 @@ class _BlockBuilder:
         for matrix in part.matrices:
             again = shares_again(part, matrix, self.layout, self.stack)
             written = matrix.name == "down_b" if np.any(matrix.adapters) else matrix.cut == "row"  # what the part gives to the next layer
-            self._product(unit, matrix, tokens, "mlp", end=last and written, again=again)
+            self._product(unit, matrix, tokens, "mlp", end=last and written, again=again, branches=self._branches(part, matrix))
         biased = any(matrix.bias for matrix in part.matrices if matrix.cut == "column")
         elements = tokens * part.inner / self.layout.tensor_of("mlp")
         self._activation(unit, part, elements, self.again("activation", part) * elements, biased=biased)
@@ -671,7 +724,8 @@ class _BlockBuilder:
         """Collectives of the ranks that share a part, which have `mine` of a group's tokens."""
         layout, e, size = self.layout, self.element, mine * part.width * self.element
         if part.routing is None:
-            self._gathered(unit, size, size, layout.sharing(type_of(part)), pieces=self.stack.overlap.tensor == "pipelined")
+            again = size * (self.again("norm", part) if self.stack.gathered_inputs == "kept" else 1.0)
+            self._gathered(unit, size, again, layout.sharing(type_of(part)), dense=True)
             return
         # Rows that were exchanged are gathered over the ranks that share an expert, and stay; without an exchange, tokens are. Of a
         # shared expert tokens are gathered over the ranks that share a layer, and once more for the weight gradient.
@@ -746,27 +800,40 @@ class _BlockBuilder:
         part = tokens * own / tp
         return np.where(own != tp, np.where(self.layout.whole, part, np.ceil(part)), tokens)
 
-    def _gathered(self, unit: str, size: Array, again: Array, group: Group, *, pieces: bool = False) -> None:
+    def _gathered(self, unit: str, size: Array, again: Array, group: Group, *, dense: bool = False) -> None:
         """Collectives around a part that a group of ranks shares: its sum, or with sequence parallelism both halves of it.
 
-        `again` is what was kept divided and must be whole once more for the weight gradient. [B] With `pieces` the halves go along
-        with the products that take what is gathered (cut by columns; backward by rows), and make what is scattered.
+        `again` is what was kept divided and must be whole once more for the weight gradient. [B] Around `dense` parts halves may go along
+        with the products that take what is gathered (cut by columns; backward by rows), and make what is scattered. PyTorch's compiler
+        [6]_ does so backward, too, where a single product makes the gradient that is scattered, and adds up the parts that then lie there.
         """
         scattered = self.layout.sequence_parallel
         whole, split = np.where(scattered, 0.0, size), np.where(scattered, size, 0.0)
-        hides: Hiding = "weights" if self.stack.overlap.tensor != "none" else ""
+        pieces = dense and self.stack.overlap.tensor in ("pipelined", "compiled")
+        compiled = pieces and self.stack.overlap.tensor == "compiled"
+        hides: Hiding = "weights" if self.stack.overlap.tensor in ("backward", "pipelined") else ""
 
         def along(phase: BlockPhase, cut: Cut) -> dict[str, Any]:
             rows = self.divided.get((unit, cut, phase), ()) if pieces else ()
             return {"hiding": "pieces", "beside": rows} if rows else {}
 
+        alone = compiled and len(self.divided.get((unit, "column", "input"), ())) == 1
+        back: dict[str, Any] = along("input", "column") if alone else {"hiding": hides}
+
+        narrow = dense and self.narrow and self.stack.narrow_gathers and unit not in self.wide
+        sent = self.job.operand / self.element if narrow else 1.0
         self._send(unit, "forward", "all_reduce", whole, group)
-        self._send(unit, "forward", "all_gather", split, group, **along("forward", "column"))
+        self._send(unit, "forward", "all_gather", sent * split, group, **along("forward", "column"))
         self._send(unit, "forward", "reduce_scatter", split, group, **along("forward", "row"))
         self._send(unit, "input", "all_reduce", whole, group, hiding=hides)
-        self._send(unit, "input", "all_gather", split, group, **along("input", "row"))
-        self._send(unit, "input", "reduce_scatter", split, group, hiding=hides)
-        self._send(unit, "input", "all_gather", np.where(scattered, again, 0.0), group, hiding=hides)
+        self._send(unit, "input", "all_gather", sent * split, group, **along("input", "row"))
+        self._send(unit, "input", "reduce_scatter", split, group, **back)
+        self._send(unit, "input", "all_gather", sent * np.where(scattered, again, 0.0), group, hiding=hides)
+        if compiled:
+            added = np.where(group.size > 1, split * (1.0 + 1.0 / group.size), 0.0)
+            self._pass(unit, "forward", added)
+            if alone:
+                self._pass(unit, "input", added)
 
     # ---------------------------------------------------------------------------------- ends
 
@@ -878,11 +945,12 @@ class _BlockBuilder:
 
     def _product(
         self, unit: str, matrix: Matrix, tokens: Array, kind: Type, *, batch: Array | float = 1.0, first: bool = False, end: bool = False,
-        again: Array | float = 0.0,
+        again: Array | float = 0.0, branches: Sequence[Array] = (),
     ) -> None:  # fmt: skip
         """A matrix product, forward and both gradients (no input's for the `first`), cut over the ranks that share layers of its type.
 
-        Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says; a share of it `again` before the gradients.
+        Of tokens, of the encoder's tokens, or of one token a sample, as the matrix says; a share of it `again` before the gradients. Where
+        it stands for several `branches`, shares of its columns, each is a product, and their gradients of what all take are added.
         """
         layout = self.layout
         tp = layout.tensor_of(kind)
@@ -897,31 +965,17 @@ class _BlockBuilder:
         k = matrix.k / tp if matrix.cut == "row" else np.asarray(matrix.k, dtype=float)
         if matrix.cut == "none":  # every rank would do the same; with sequence parallelism each does its own tokens
             tokens = tokens / np.where(self.layout.sequence_parallel, tp, 1.0)
-        copies, often = np.asarray(batch), ONCE
-        if np.any(matrix.adapters):  # one for each of what the model joins
+        copies, joined, often = np.asarray(batch), bool(np.any(matrix.adapters)), ONCE
+        if joined:
             often, n = float(matrix.adapters), n / matrix.adapters
             if self.job.adapters is not None:
                 return self._served_adapter(unit, matrix, Product(m=tokens, n=n, k=k, batch=copies, wide=True), often)
         forward: BlockPhase = "end" if end else "forward"
-        wide = unit in self.wide or matrix.name in WIDE or bool(np.any(matrix.adapters))
+        wide = unit in self.wide or matrix.name in WIDE or joined
         stored = "" if wide else self.job.widened_of(self.stored.get(unit, ""))
-        self._divided(
-            unit, matrix, "forward",
-            self._compute(unit, forward, Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored), count=often),
-        )  # fmt: skip
-        if not first:
-            back = Product(m=tokens, n=k, k=n, batch=copies, wide=wide)
-            self._divided(unit, matrix, "input", self._compute(unit, "input", back, count=often))
-        if np.any(again):
-            share = np.where(np.asarray(again) > 0, again, 1.0)  # and no product at all where none is done again
-            self._compute(
-                unit, "input", Product(m=tokens, n=n * share, k=k, batch=copies, wide=wide), count=self.once_more * (again > 0) * often
-            )
-        sums = self.fused("accumulation")
-        result = 2.0 * self.stack.gradient_size(self.element) if sums else None  # of an element of the sum, read and written
-        trains = not self.model.adapted or bool(np.any(matrix.adapters))
-        if trains:
-            self._compute(unit, "weight", Product(m=k, n=n, k=tokens, batch=copies, adds=sums, result=result, wide=wide), count=often)
+        product = Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored)
+        self._products(unit, matrix, product, [n * share for share in branches] or [n], again, forward, first=first)
+        trains = not self.model.adapted or joined
         if self.widening and not wide:
             phases: tuple[BlockPhase, ...] = (forward, "input")
             for phase in phases:
@@ -936,6 +990,44 @@ class _BlockBuilder:
                 self._pass(unit, "weight", n * k * copies * often * self.cast)
         if np.any(matrix.adapters):
             self._adapter(unit, matrix, whole * copies, tokens * copies, kind, forward)
+
+    def _products(
+        self, unit: str, matrix: Matrix, whole: Product, widths: Sequence[Array], again: Array | float, forward: BlockPhase, *, first: bool
+    ) -> None:
+        """Products of a matrix that a stack multiplies one by one, of these `widths`, with their gradients, as of `_product`."""
+        often = float(matrix.adapters) if np.any(matrix.adapters) else ONCE  # one for each of what the model joins
+        for width in widths:
+            self._divided(unit, matrix, "forward", self._compute(unit, forward, replace(whole, n=width), count=often))
+        for width in () if first else widths:
+            back = replace(whole, n=whole.k, k=width, stored="")
+            self._divided(unit, matrix, "input", self._compute(unit, "input", back, count=often))
+        if (more := len(widths) - 1) and not first:  # r1 for each and w1 where one kernel adds them, else r2 w1 for each after the first
+            added, launches = (more + 2.0, 1) if self.fused("residual") else (3.0 * more, more)
+            summed = np.asarray(whole.m * whole.k)
+            self._pass(unit, "input", added * self.element * summed, flops=more * summed, launches=launches)
+        if np.any(again):
+            share = np.where(np.asarray(again) > 0, again, 1.0)  # and no product at all where none is done again
+            self._compute(unit, "input", replace(whole, n=whole.n * share, stored=""), count=self.once_more * (again > 0) * often)
+        if self.model.adapted and not np.any(matrix.adapters):
+            return
+        sums = self.fused("accumulation")
+        result = 2.0 * self.stack.gradient_size(self.element) if sums else None  # of an element of the sum, read and written
+        for width in widths:
+            gradient = replace(whole, m=whole.k, n=width, k=whole.m, adds=sums, result=result, stored="")
+            self._compute(unit, "weight", gradient, count=often)
+
+    def _branches(self, part: Part, matrix: Matrix) -> Sequence[Array]:
+        """Shares of a matrix's columns on one rank that a stack multiplies one by one; none where all are one product. [1]"""
+        if self.stack.joined or matrix.cut != "column" or np.any(matrix.adapters):
+            return ()
+        if matrix.name == "up" and part.gated:
+            return (np.array([0.5]), np.array([0.5]))
+        attention, ranks = part.attention, self.layout.tensor_of(type_of(part))
+        if matrix.name != "query_key_value" or attention is None or not attention.makes:
+            return ()
+        kv, n = attention.kv_heads_on(ranks), matrix.columns(ranks)
+        keys, values = kv * attention.query / n, kv * (attention.pair - attention.query) / n
+        return (1.0 - keys - values, keys, values)
 
     def _served_adapter(self, unit: str, matrix: Matrix, product: Product, often: float) -> None:
         """A factor of the adapters of a service: rows of each adapter's requests by its own, in one kernel (SGMV, Punica, Sec. 4).
@@ -990,9 +1082,9 @@ class _BlockBuilder:
         """Operands scaled to a narrower type: r1 at full width, w1 narrow, and once more transposed for the other products.
 
         A service has its weights narrow from the start, and the scales of its tensors; where the stack fuses `scaling`, the kernels before
-        write what they know the scale of in the narrow type. In training the largest value of a tensor, which
-        sets its scale, is found in the pass that writes it, of the step before (delayed scaling); blocks have scales of their own, which
-        the cast finds. Of a type with both, a pass before it reads the tensor once more (arXiv:2509.25149, App. B).
+        write what they know the scale of in the narrow type. In training the largest value of a tensor, which sets its scale, is found in
+        the pass that writes it, of the step before (delayed scaling), or in a pass that reads the tensor once more (current scaling).
+        Blocks have scales of their own, which the cast finds. A type with both needs such a pass too (arXiv:2509.25149, App. B).
         """
         full, narrow = float(self.element), float(self.job.operand)
         if not self.training:
@@ -1000,7 +1092,8 @@ class _BlockBuilder:
                 self._pass(unit, forward, rows * k * (full + narrow), narrows=True)
             return
         weights = copies * n * k / self.layout.microbatches * (not self.job.base)  # once a step; the copies are kept
-        reads = 2 if FORMATS[self.job.dtype].two_level else 1
+        kind = FORMATS[self.job.dtype]
+        reads = 2 if kind.two_level or (self.stack.scales == "current" and not kind.block) else 1
         there, back = (0.0 if inside else 1.0 for inside in made)
         self._pass(unit, forward, (there * rows * k + weights) * (reads * full + 2.0 * narrow), launches=(1.0 + there) * reads)
         self._pass(unit, "input", back * rows * n * (reads * full + 2.0 * narrow), launches=back * reads)

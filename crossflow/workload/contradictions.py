@@ -39,8 +39,12 @@ def contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "latent: latent attention is modelled without an encoder"
     if spec.experts and not (spec.ssm and not spec.ssm.mlp) and not spec.has("experts"):
         yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
-    if spec.mtp_layers and spec.ssm and not spec.ssm.mlp:
-        yield "mtp_layers: multi-token prediction is modelled for layers with a mixer and an MLP only; set mtp_layers to 0"
+    apart = spec.ssm is not None and not spec.ssm.mlp
+    if spec.mtp_layers and apart and not (spec.has("attention") and (spec.has("mlp") or spec.has("experts"))):
+        yield "mtp_layers: a layer that predicts has attention and an MLP, and this model has not both; set mtp_layers to 0"
+    for key in ("mtp_shared", "mtp_wide"):
+        if getattr(spec, key) and not spec.mtp_layers:
+            yield f"{key}: the model has no layers that predict further tokens; set mtp_layers, or leave it out"
     if spec.mtp_layers and (spec.encoder or spec.head != "language" or not spec.causal):
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "serving":

@@ -41,8 +41,8 @@ def described(spec: TransformerSpec) -> Transformer:
     before = _stack(spec, "encoder", range(first), encoder.sequence, causal=False) if encoder else ()
     embedding, head = _embedding(spec), _head(spec)
     further = prediction_layers(
-        count=spec.mtp_layers if spec.task == "training" else 0, tokens=spec.tokens, embedding=embedding, inner=layers[-1].parts,
-        head=head, tied=spec.tied_embeddings, norm_vectors=_norm(spec),
+        count=spec.mtp_layers if spec.task == "training" else 0, tokens=spec.tokens, embedding=embedding, inner=_predicting(spec, layers),
+        head=head, tied=spec.tied_embeddings, norm_vectors=_norm(spec), shared=spec.mtp_shared,
     )  # fmt: skip
     model = Transformer(
         name=spec.title or spec.model,
@@ -57,6 +57,24 @@ def described(spec: TransformerSpec) -> Transformer:
     from crossflow.workload.adapters import Adapters, with_adapters
 
     return with_adapters(model, Adapters(rank=own.rank, targets=own.targets, joined=own.joined)) if own else model
+
+
+def _predicting(spec: TransformerSpec, layers: tuple[Layer, ...]) -> tuple[Part, ...]:
+    """What a layer that predicts a further token is made of: the parts of the last layer.
+
+    Where mixers and MLPs are layers of their own, it has those of the last layer of attention and of the last one that mixes no tokens
+    (`mtp_hybrid_override_pattern` of Nemotron 3).
+    """
+    parts = layers[-1].parts
+    if spec.ssm is not None and not spec.ssm.mlp:
+        kinds = tuple(layer.parts for layer in layers)
+        parts = tuple(part for mixes in (True, False) for part in next((own for own in kinds[::-1] if _mixes(own) is mixes), ()))
+    return tuple(replace(part, wide=True) for part in parts) if spec.mtp_wide else parts
+
+
+def _mixes(parts: tuple[Part, ...]) -> bool | None:
+    """Whether a layer attends, or mixes no tokens; None of one with a state space."""
+    return None if any(part.ssm is not None for part in parts) else any(part.attention is not None for part in parts)
 
 
 def _memory_tokens(spec: TransformerSpec) -> int:

@@ -616,6 +616,8 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     mtp_layers: DimensionOrZero = Field(
         0, le=LAYERS, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
     )
+    mtp_shared: Flag = Field(False, description="all multi-token prediction layers have the same weights (Nemotron 3 Super and Ultra)")
+    mtp_wide: Flag = Field(False, description="multi-token prediction layers stay in 16 bits where `dtype` is narrower")
     image: ImageSpec | None = Field(None, description="images in the place of words")
     diffusion: DiffusionSpec | None = Field(
         None, description="what makes a model of images one of diffusion, of which a step is one denoising step"

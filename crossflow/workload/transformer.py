@@ -807,8 +807,9 @@ def _mixing(part: Part, streams: int, weights: int, scales: int) -> Part:
 
 
 def prediction_layers(
-    *, count: int, tokens: int, embedding: Part, inner: tuple[Part, ...], head: Part, tied: bool, norm_vectors: int = 1
-) -> tuple[Layer, ...]:
+    *, count: int, tokens: int, embedding: Part, inner: tuple[Part, ...], head: Part, tied: bool, norm_vectors: int = 1,
+    shared: bool = False,
+) -> tuple[Layer, ...]:  # fmt: skip
     """Multi-token prediction layers [1]_, Sec. 2.2, Eq. 21-23.
 
     Each looks its token up in the model's embedding, norms it and what the layer before gives out, projects both to one vector
@@ -820,6 +821,7 @@ def prediction_layers(
     ----------
     count : further tokens that are predicted, one by each layer.
     embedding, inner, head : parts of the main model: its embedding, those of its last layer, its head.
+    shared : whether all of them have the weights of the first.
 
     References
     ----------
@@ -838,4 +840,12 @@ def prediction_layers(
 
     copies = 0 if tied else min(count, 1)
     groups = (layer(copies, "apart"), layer(count - copies, "none"))
+    if shared:  # one that holds the weights, and others
+        first = layer(1, "none" if tied else "apart")
+        groups = (first, replace(layer(count - 1, "none"), parts=tuple(_without_weights(part) for part in layer(1, "none").parts)))
     return tuple(group for group in groups if group.count)
+
+
+def _without_weights(part: Part) -> Part:
+    """The same part where another on the same device holds its weights."""
+    return replace(part, matrices=tuple(replace(matrix, shared=True) for matrix in part.matrices), vectors=0)

@@ -299,6 +299,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("`kernels.attention`", software.AttentionChoice, None),
         ("`overlap`", software.Overlap, None),
         ("`sharing`", software.WeightSharing, None),
+        ("`ring`", software.Ring, None),
         ("`peer_all_reduce`", software.PeerAllReduce, None),
         ("`host`", software.HostCosts, None),
         ("`memory`", software.MemoryHabits, None),

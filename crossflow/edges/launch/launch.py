@@ -509,7 +509,7 @@ def _settings(scenario: Scenario, spec: TransformerSpec, plan: Plan, known: Flag
     """Everything that a scenario says of plan, workload and those parts of the software that flags say."""
     stack = _predicting(scenario, known)
     paths = {row.field for row in known.flags.values() if row.field.startswith("software.")}
-    paths |= {f"software.{key}" for key in ("gradient", "fused", "recomputed", "overlap.tensor", "overlap.data")}
+    paths |= {f"software.{key}" for key in ("gradient", "fused", "recomputed", "overlap.tensor", "overlap.data", "ring.gathered")}
     if known.framework not in TRAINING:
         paths |= {f"software.{key}" for key in ("kernels.gathers", "engine.balances", "engine.chunk")}
     software = {path: _stack_value(stack, path.removeprefix("software.")) for path in paths}

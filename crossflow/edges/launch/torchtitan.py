@@ -31,6 +31,7 @@ MAX_STAGES = 4000
 WITHOUT_PIPELINE = ("qwen3", "gpt_oss")  # models that torchtitan 0.2.2 does not divide into stages
 WITHOUT_CONTEXT = ("deepseek_v3", "gpt_oss")  # and those whose attention it does not divide over context ranks
 FILTERED = "quantize.linear.float8.filter_fqns"  # products that stay in 16 bits
+ROTATED = f"{P}context_parallel_rotate_method"
 SELECTIVE = ("norm", "activation", "product")  # modules that its selective checkpoints of operations compute again
 
 
@@ -223,7 +224,9 @@ def _types(found: Found, fields: FlatSettings, remarks: list[Remark]) -> MeantFi
     if wide := [name for name in found.values.get(FILTERED, ()) if name != "output"]:
         remarks.append(found.remark(FILTERED, f"{', '.join(wide)}: predicted in {narrow or half}, as all products but those of the head"))
     if given.get(f"{P}enable_async_tensor_parallel"):
-        yield "software.overlap.tensor", "pipelined"
+        yield "software.overlap.tensor", "compiled"
+    if found.values.get(ROTATED) == "alltoall":
+        yield "software.ring.gathered", False
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -257,7 +260,8 @@ def flags(settings: FlatSettings, plan: Plan, named: Any) -> Flags:
         "strategy.placement", "strategy.offload", "strategy.micro_batch", "workload.global_batch", "workload.dtype",
         "workload.mtp_layers", "strategy.recompute", "strategy.recompute_modules",
         "strategy.schedule", "strategy.virtual_stages", "strategy.stage_layers", "strategy.first_stage", "strategy.last_stage",
-        "software.overlap.tensor", "software.recomputed", "software.fused", *(path for path in settings if of_model(path)),
+        "software.overlap.tensor", "software.ring.gathered", "software.recomputed", "software.fused",
+        *(path for path in settings if of_model(path)),
     }  # fmt: skip
     return Flags(values=values, said=frozenset(said), unsaid=tuple(unsaid))
 
@@ -369,8 +373,10 @@ def _say_types(settings: FlatSettings, plan: Plan, unsaid: list[str]) -> dict[st
     values = {**kinds.get(dtype, {}), "activation_checkpoint.mode": mode, "compile.enable": "norm" in settings["software.fused"]}
     if mode == "selective":
         values["activation_checkpoint.selective_ac_option"] = "op"
-    if settings.get("software.overlap.tensor") == "pipelined":
+    if settings.get("software.overlap.tensor") == "compiled":
         values[f"{P}enable_async_tensor_parallel"] = True
+    if plan.cp > 1 and not settings["software.ring.gathered"]:
+        values[ROTATED] = "alltoall"
     return values
 
 

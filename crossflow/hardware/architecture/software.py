@@ -46,15 +46,34 @@ class AttentionKernel(FileModel):
         default=True,
         description="written for the matrix instructions of the newest devices; if not, it reaches their `earlier_instructions`",
     )
+    repeated: Flag = Field(
+        default=False, description="keys and values are copied for every head of queries before attention, where several share them"
+    )
+
+
+class Ring(FileModel):
+    """How context ranks bring each other keys and values, and put together what they find."""
+
+    gathered: Flag = Field(
+        default=False,
+        description="one message brings a rank the keys and values of all others, in each pass; gradients go from rank to rank in any case",
+    )
+    merges: Literal["fused", "eager"] = Field(
+        default="fused",
+        description="fused: a kernel adds a step's results, and gradients, to those before it; eager: PyTorch's kernels, one an operation, "
+        "add them up in fp32, in which gradients of keys and values also travel",
+    )
 
 
 class Overlap(FileModel):
     """What runs beside computing, each on a stream of its own."""
 
-    tensor: Literal["none", "backward", "pipelined"] = Field(
+    tensor: Literal["none", "backward", "pipelined", "compiled"] = Field(
         default="none",
         description="backward: collectives of input gradients run beside the weight gradient's product; pipelined: with sequence "
-        "parallelism gathers and scatters also go in pieces, a rank's at a time, beside the products that take or make them",
+        "parallelism gathers and scatters also go in pieces, a rank's at a time, beside the products that take or make them; compiled: "
+        "pieces alone, where products take what is gathered, or a single one makes what is scattered, and nothing beside a weight gradient "
+        "(PyTorch's asynchronous tensor parallelism)",
     )
     data: Flag = Field(
         default=False, description="gradients are reduced in buckets while the last backward pass runs, with zero 2 while each does"
@@ -447,7 +466,26 @@ class SoftwareStack(NamedFileModel):
         "(fused attention, whose output is not kept), output (attention's last product, so that the input of what follows is not kept), "
         "mlp, experts (whole layers of them, with their exchange)",
     )
+    joined: Flag = Field(
+        default=True,
+        description="one product makes queries, keys and values of a layer, and one both branches of a gated MLP; if not, each has its own",
+    )
+    scales: Literal["delayed", "current"] = Field(
+        default="delayed",
+        description="scales of whole tensors of narrow types in training. delayed: from the largest values of steps before; current: from "
+        "the tensor's own, which a pass before the cast finds",
+    )
+    narrow_gathers: Flag = Field(
+        default=False,
+        description="what a tensor group with sequence parallelism gathers for products of a narrower type travels in that type, rows of "
+        "experts aside",
+    )
     early_stop: Flag = Field(default=False, description="full recomputation leaves out what only the next layer needed")
+    gathered_inputs: Literal["again", "kept"] = Field(
+        default="again",
+        description="what a tensor group with sequence parallelism has gathered for a layer's products. again: each rank keeps its own "
+        "part, and gathers once more for the gradients of weights; kept: all of it stays, or is made again with what is computed again",
+    )
     kernels: KernelChoice = Field(default=KernelChoice(), description="kernel libraries that it calls, and how it launches kernels")
     engine: EngineHabits = Field(default=EngineHabits(), description="what a serving engine does unless a scenario says otherwise")
     overlap: Overlap = Overlap()
@@ -455,6 +493,7 @@ class SoftwareStack(NamedFileModel):
         default=None, description="kernels in which each rank reads the buffers of the others; without them the collective library adds up"
     )
     sharing: WeightSharing = WeightSharing()
+    ring: Ring = Ring()
     host: HostCosts
     memory: MemoryHabits
 
