@@ -17,6 +17,7 @@ from crossflow.base.names import visible
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
 FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm", "sglang", "tensorrt-llm", "dynamo")
 KINDS = ("techlibs", "templates", "models", "studies")
+ASKED = ("families",)  # what `list` names only where it is asked for
 _ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
 _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
 
@@ -331,7 +332,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "list": (
         "name the technology libraries, templates, models and studies at hand",
-        (_argument("kind", nargs="?", choices=KINDS, help="only names of this kind"),),
+        (_argument("kind", nargs="?", choices=(*KINDS, *ASKED), help="only names of this kind; families: of files of Hugging Face"),),
     ),
     "show": (
         "show one of them resolved, with units and the source of every number",
