@@ -48,9 +48,11 @@ class ExportedPlan:
 
 def check_ending(path: Path, kind: str) -> None:
     """CrossflowError for a file whose ending says another form than what is written."""
-    ending, form = {"torchtitan": (".toml", "a TOML file"), "dynamo": (".yaml", "a DynamoGraphDeployment")}.get(
-        kind, (".sh", "a shell script")
-    )
+    ending, form = {
+        "torchtitan": (".toml", "a TOML file"),
+        "maxtext": (".yaml", "a YAML file"),
+        "dynamo": (".yaml", "a DynamoGraphDeployment"),
+    }.get(kind, (".sh", "a shell script"))
     if path.suffix in FORMS and path.suffix != ending and not (ending == ".yaml" and path.suffix == ".yml"):
         config = {"deepspeed": CONFIG, "tensorrt-llm": tensorrt_llm.CONFIG}.get(kind)
         beside = f", which writes {config} itself" if config else ""

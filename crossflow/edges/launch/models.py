@@ -37,6 +37,11 @@ def by_flavour(name: str, flavour: str) -> str | None:
     return next(found, None)
 
 
+def by_maxtext(name: str) -> str | None:
+    """The preset of a model by MaxText's name; None for others."""
+    return next((preset for preset, names in model_names().presets.items() if name.lower() in names.maxtext), None)
+
+
 def types_of(preset: str) -> Mapping[str, Any]:
     """Types in which the maker of a model released it, where they are narrower than 16 bits."""
     released = _served(preset)
