@@ -10,7 +10,7 @@ from typing import Any
 from crossflow.answers.scenario import from_dict
 from crossflow.answers.sections import presets
 from crossflow.base import files
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.edges.launch.settings import FlatSettings, of_model, workload_settings
 from crossflow.workload.model_names import ModelNames, model_names, published_as
 from crossflow.workload.released import SERVED
@@ -25,6 +25,15 @@ def vocabulary_of(tokenizer: str | None) -> int | None:
 def by_huggingface(name: str) -> str | None:
     """The preset of a model by its name on the Hugging Face Hub, by the last folder of a path, or by its own name; None for others."""
     return published_as(name, presets())
+
+
+def like_preset(name: str) -> str:
+    """A guess at the preset that a name on the Hugging Face Hub is near, such as that of a checkpoint in other types; empty for none.
+
+    >>> like_preset("Qwen/Qwen3-32B-FP8")
+    "; did you mean 'qwen3-32b'?"
+    """
+    return did_you_mean(name.rstrip("/").rpartition("/")[2], presets())
 
 
 def by_flavour(name: str, flavour: str) -> str | None:
