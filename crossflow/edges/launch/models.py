@@ -30,8 +30,8 @@ def by_huggingface(name: str) -> str | None:
 def like_preset(name: str) -> str:
     """A guess at the preset that a name on the Hugging Face Hub is near, such as that of a checkpoint in other types; empty for none.
 
-    >>> like_preset("Qwen/Qwen3-32B-FP8")
-    "; did you mean 'qwen3-32b'?"
+    >>> like_preset("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8")
+    "; did you mean 'qwen3-coder-480b-a35b'?"
     """
     return did_you_mean(name.rstrip("/").rpartition("/")[2], presets())
 
