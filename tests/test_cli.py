@@ -124,6 +124,39 @@ def test_list_json_holds_the_kind_asked_for(out):
     }  # fmt: skip
 
 
+def test_list_families_names_what_files_of_hugging_face_call_themselves(out):
+    """Only where it is asked for: they are many, and no names of crossflow."""
+    found = json.loads(out("list", "families", "--json"))["families"]
+    by_name = {entry["name"]: (entry["group"], entry["title"]) for entry in found}
+    assert by_name["llama"] == ("family", "")
+    assert by_name["FluxTransformer2DModel"] == ("family", "of diffusers")
+    assert by_name["kimi_k25"] == ("like another", "read like kimi_k2")
+    assert by_name["jetmoe"][0] == "refused"
+    assert "families" not in json.loads(out("list", "--json"))
+
+
+MISTAKEN = [
+    ("--on=forecast-rubin", "'forecast-rubin' is a forecast of a chip, and no template; `crossflow show forecast-rubin` has what it holds"),
+    ("--on=nvidia-hopper", "'nvidia-hopper' is a family of devices, and no template; `crossflow show nvidia-hopper` has what it holds"),
+    ("--set=software=dgx-a100", "'dgx-a100' is a system, and no software stack; `crossflow show dgx-a100` has what it holds"),
+    ("--set=workload.serving.prompt=9", "unknown key 'prompt'; did you mean 'workload.prompt'?"),
+    ("--set=workload.serving.concurrency=9", "unknown key 'concurrency'; did you mean 'workload.global_batch'?"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), MISTAKEN)
+def test_what_stands_elsewhere_is_told(refused, words, sentence):
+    system = [] if words.startswith("--on") else ["--on=dgx-h100"]
+    assert refused("predict", "--model", "llama3-8b", "--task", "serving", *system, words).endswith(f": {sentence}\n")
+
+
+def test_a_scenario_in_the_place_of_a_system_is_told(refused, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("system: {template: dgx-h100}\nworkload: {model: llama3-8b}\nstrategy: tp8\n")
+    told = "this is a scenario and no system; give what its section `system` holds, or the scenario by itself"
+    assert refused("predict", "--model", "llama3-8b", "--on", str(path)) == f"{path}:1: system: {told}\n"
+
+
 def test_list_puts_a_name_on_each_line_of_a_pipe(out):
     lines = out("list", "models").splitlines()
     assert lines[0] == "models"

@@ -284,3 +284,14 @@ def test_what_a_law_of_requests_takes_is_told_in_its_own_section(tmp_path, monke
 def test_python_is_told_its_keywords():
     with pytest.raises(CrossflowError, match=r"^give nodes or devices, not both"):
         crossflow.predict(model="llama3-8b", on="h100-ib-cluster", nodes=2, num_gpus=8)
+
+
+def test_an_export_says_that_a_strategy_that_was_given_is_not_written(capsys):
+    asked = ("plan", "--model", "llama3-8b", "--on", "dgx-h100", "--export", "megatron", "--strategy")
+    told = "crossflow: --strategy tp2-dp4 is not written: an export writes the best plan; crossflow.export in Python writes one of your own"
+    assert main([*asked, "tp2-dp4"]) == 0
+    shown = capsys.readouterr()
+    assert told in shown.err.splitlines()
+    assert "--tensor-model-parallel-size 2" not in shown.out
+    assert main([*asked, "auto"]) == 0
+    assert "is not written" not in capsys.readouterr().err

@@ -63,6 +63,11 @@ PUBLISHED = {
     "wan2.1-t2v-14b": (VIDEO, "14.3", 21 * 30 * 52),
     "wan2.1-t2v-1.3b": (VIDEO, "1.42", 21 * 30 * 52),
     "cogvideox-5b": ({}, "5.57", 226 + 13 * 30 * 45),
+    "ltx-video": ({"size": 704, "height": 480, "frames": 161}, "1.923385472", 21 * 15 * 22),
+    "allegro": ({}, "2.771907856", 22 * 45 * 80),
+    "cogview4-6b": ({}, "6.369118272", 1024 + 4096),
+    "skyreels-v2-t2v": (VIDEO, "2.191878208", 21 * 30 * 52),
+    "longcat-image": (SMALL, "11.877803072", 512 + 4096),
     "hunyuanvideo": ({"size": 1280, "height": 720, "frames": 129}, "12.82", 256 + 33 * 45 * 80),
 }  # fmt: skip
 
@@ -283,7 +288,7 @@ def test_a_training_step_of_a_question_counts_the_tokens_of_pictures(tmp_path):
 
 def test_files_of_other_classes_are_told(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "LuminaNextDiT2DModel", "num_layers": 24}))
-    with pytest.raises(SpecError, match="a file of diffusers, whose LuminaNextDiT2DModel is not modelled; known: DiTTransformer2DModel, "):
+    with pytest.raises(SpecError, match="a file of diffusers, whose LuminaNextDiT2DModel is not modelled; the nearest known: "):
         huggingface_document(tmp_path / "config.json")
 
 

@@ -66,6 +66,7 @@ PUBLISHED = {
     "k-exaone-236b": ("236", "23"), "trinity-mini": ("26", "3"), "ring-mini-linear": ("16.4", "1.6"), "lfm2-8b-a1b": ("8.3", "1.5"),
     "ernie-4.5-21b-a3b": ("21.8", "3"), "olmoe-1b-7b": ("6.9", "1.3"), "dots.llm1": ("142", "14"), "falcon-h1-0.5b": ("0.52", "0"),
     "minicpm3-4b": ("4.1", "0"), "whisper-large-v3": ("1.54", "0"), "modernbert-large": ("0.395", "0"), "nomic-embed-v1.5": ("0.137", "0"),
+    "longcat-flash": ("560", "27"), "xlstm-7b": ("6.865", "0"), "openelm-270m": ("0.2715", "0"),
 }  # fmt: skip
 
 
@@ -307,6 +308,62 @@ def test_lightning_attention_by_hand():
     assert whole.part_flops(part, 100) == 100 * (2 * 5 * 1024**2 + 2 * 1024 + 2 * 2 * 16 * 64 * 64)
     served = crossflow.evaluate(made(ssm=ssm, task="decode", prompt=4096, output=2, global_batch=64))
     assert served.memory["kv_cache"][0] == pytest.approx(8 * 2 * (16 * 64 * 64 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+
+
+def test_matrix_memories_by_hand():
+    """xLSTM: queries and keys of 16 heads of 32, values, a gate and an output of 1,024, two gates of each head with biases, and a norm."""
+    ssm = {"kind": "mlstm", "heads": 16, "head_dim": 64, "groups": 16, "state": 32, "conv": 0, "pattern": ["ssm", "attention"]}
+    whole = model(ssm=ssm)
+    part = whole.layers[0].parts[0]
+    products = 2 * 1024 * 512 + 3 * 1024**2 + 1024 * 2 * 16
+    assert part.parameters == products + 2 * 16 + 1024 + 1024
+    assert whole.part_flops(part, 100) == 100 * (2 * products + 2 * 1024 + 2 * 2 * 16 * 64 * 32)
+    served = crossflow.evaluate(made(ssm=ssm, task="decode", prompt=4096, output=2, global_batch=64))
+    assert served.memory["kv_cache"][0] == pytest.approx(8 * 2 * (16 * 64 * 32 + (4096 + 2) * 2 * 1024) * 2, rel=1e-3)
+    times = {kind: crossflow.evaluate(made(ssm={**ssm, "kind": kind, "chunk": 64})).step_time[0] for kind in ("mlstm", "lightning")}
+    assert times["mlstm"] > times["lightning"]  # the product of the gates
+
+
+def test_the_factors_of_an_xlstm_are_widths():
+    """Keys of half a token's width and values of a whole one over 8 heads; an MLP of 2.667 times, rounded up to 64s; states of a service in FP32."""
+    spec, served = read("xlstm-7b"), read("xlstm-7b", task="decode", prompt=1024, output=2)
+    assert (spec.ssm.state, spec.ssm.head_dim, spec.ssm.chunk, spec.ffn) == (256, 512, 64, 10944)
+    assert (spec.ssm.state_dtype, served.ssm.state_dtype) == (None, "fp32")
+
+
+def test_layers_of_openelm_have_widths_of_their_own():
+    """The first of 16 layers has 12 heads and an MLP of 0.5 x 1,280, rounded to the nearest 256; the last 20 heads, 5 of keys, and 4 x 1,280."""
+    first, *_, last = read("openelm-270m").transformer().main
+    attention = 1280 * 64 * (12 + 2 * 3) + 12 * 64 * 1280 + 1280 + 2 * 64
+    assert [part.parameters for part in first.parts] == [attention, 3 * 1280 * 768 + 1280]
+    attention = 1280 * 64 * (20 + 2 * 5) + 20 * 64 * 1280 + 1280 + 2 * 64
+    assert [part.parameters for part in last.parts] == [attention, 3 * 1280 * 5120 + 1280]
+
+
+def test_a_layer_of_longcat_flash_is_two():
+    """Two latent attentions and two MLPs; experts stand beside one of them, and of twelve that a token chooses eight compute."""
+    spec = read("longcat-flash")
+    plain, mixed = spec.transformer().main[:2]
+    assert (spec.layers, spec.experts.active, spec.experts.shared, spec.ffn) == (56, 8, 12288, 12288)
+    attention = 6144 * 1536 + 1536 * 64 * 192 + 6144 * (512 + 64) + 512 * 64 * 256 + 64 * 128 * 6144 + 6144 + 1536 + 512
+    one, router = 3 * 6144 * 2048, 6144 * 512 + 512
+    assert [part.parameters for part in plain.parts] == [attention, 3 * 6144 * 12288 + 6144]
+    assert [part.parameters for part in mixed.parts] == [attention, 3 * 6144 * 12288 + 512 * one + router + 6144]
+    mlp, most = (spec.transformer().part_flops(layer.parts[1], 100) for layer in (plain, mixed))
+    assert mlp == 100 * 2 * 3 * 6144 * 12288
+    assert most == mlp + 100 * 2 * (8 * one + 6144 * 512)
+    assert "those that compute nothing are left out in the mean" in spec.notes
+
+
+def test_layers_of_command_a_with_experts():
+    """One norm before attention and MLP side by side; a first layer with an MLP of its own width, then 128 experts and one that all pass."""
+    spec = read("cohere2-moe")
+    dense, mixed = spec.transformer().main[0], spec.transformer().main[-1]
+    attention = 2 * 4096**2 * 1 + 2 * 4096 * 8 * 128
+    assert sum(part.parameters for part in dense.parts) == attention + 3 * 4096 * 12288 + 4096
+    assert sum(part.parameters for part in mixed.parts) == attention + 129 * 3 * 4096 * 1536 + 128 * 4096 + 4096
+    assert (spec.parallel, spec.experts.dense_layers, spec.window.size) == (True, 1, 4096)
+    assert spec.transformer().parameters == 78_036_733_952  # the class of transformers 5.24
 
 
 def test_a_gated_convolution_by_hand():
@@ -575,10 +632,12 @@ def test_what_is_left_out_is_told():
 @pytest.mark.parametrize("kind", sorted(conventions().refused))
 def test_refused_families_say_why(tmp_path, kind):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": kind}))
+    key = "_class_name" if kind.endswith("Model") else "model_type"
+    path.write_text(json.dumps({key: kind}))
     with pytest.raises(SpecError) as caught:
         huggingface_document(path)
-    assert caught.value.problems[0].message == f'model_type "{kind}" is refused: {conventions().refused[kind]}'
+    named = f'"{kind}"' if key == "_class_name" else f'model_type "{kind}"'
+    assert caught.value.problems[0].message == f"{named} is refused: {conventions().refused[kind]}"
 
 
 @pytest.mark.parametrize("name", ["hybrid_layer_ids", "kv_source_layer_ids", "memory_slots", "block_topology"])

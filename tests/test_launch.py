@@ -266,13 +266,14 @@ def test_files_in_the_style_of_public_ones_are_read(name):
     assert len(launch.ignored) == told.get("ignored", len(launch.ignored))
 
 
-@pytest.mark.cases(31)
+@pytest.mark.cases(34)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_such_files_are_written_again_and_read_without_change(name):
     told = EXPECTED[name]
     launch = read(FOLDER / name, devices=told.get("with"))
-    scenario = launch.scenario({"template": "h100-ib-cluster"}, [f"{path}={GIVEN[path]}" for path in launch.missing])
+    system = "tpu-v5p-pod" if launch.kind == "maxtext" else "h100-ib-cluster"
+    scenario = launch.scenario({"template": system}, [f"{path}={GIVEN[path]}" for path in launch.missing])
     if name in UNWRITTEN:
         with pytest.raises(CrossflowError, match=UNWRITTEN[name]):
             write(scenario, launch.kind)
@@ -440,7 +441,7 @@ def test_exchanges_that_devices_of_another_maker_lack_are_told(kind):
     [
         ("tensorrt-llm", "mi300x-node", "tensorrt-llm does not run on devices of AMD, only on those of NVIDIA; export to vllm, sglang"),
         ("dynamo", "mi300x-node", "dynamo does not run on devices of AMD, only on those of NVIDIA; export to vllm, sglang"),
-        ("megatron", "tpu-v4-pod", "megatron does not run on devices of Google, only on those of NVIDIA, AMD and Intel"),
+        ("megatron", "tpu-v4-pod", "megatron does not run on devices of Google, only on those of NVIDIA, AMD and Intel; export to maxtext"),
     ],
 )
 def test_frameworks_that_do_not_run_on_the_devices_are_refused(kind, system, cure):

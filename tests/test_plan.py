@@ -339,6 +339,20 @@ def test_why_experts_cannot_be_shared_out(plan, sentence):
     assert plan_problem(plan, EXPERTS, 6 * 64) == sentence
 
 
+@pytest.mark.parametrize(
+    ("task", "cure"),
+    [("training", "etp: 1 and sequence_parallel: true"), ("decode", "etp: 1"), ("prefill", "etp: 1"), ("forward", "etp: 1")],
+)
+def test_experts_that_fill_the_tensor_group_of_a_service_need_no_exchange(task, cure):
+    """What is told works; where ranks may have all tokens, as in services, it is the cure without an exchange."""
+    sentence = f"dp x cp = 1 x 1 ranks are not divisible by ep = 8; they do with {cure}"
+    assert plan_problem(Plan(tp=8, ep=8), EXPERTS, 64, task=task) == sentence
+    assert plan_problem(Plan(tp=8, ep=8, etp=1, sequence_parallel=task == "training"), EXPERTS, 64, task=task) is None
+    half = "dp x cp = 1 x 1 ranks are not divisible by ep = 4; they do with etp: 2"
+    more = "" if task != "training" else " and sequence_parallel: true"
+    assert plan_problem(Plan(tp=8, ep=4), EXPERTS, 64, task=task) == half + more
+
+
 def test_an_expert_divides_by_its_own_degree_and_a_shared_one_by_that_of_the_layers():
     narrow = model_of(experts={"count": 8, "active": 2, "ffn": 4104})
     assert plan_problem(Plan(tp=16), narrow, 64) == "4104 inner elements of an expert are not divisible by tp = 16"

@@ -1,5 +1,6 @@
 """Plots of lines: what they show, without drawing; and the files, which are a PNG and an SVG of one picture."""
 
+import itertools
 import struct
 import xml.etree.ElementTree as ElementTree
 
@@ -266,3 +267,23 @@ def test_words_that_are_piled_up_take_the_room_of_all_of_them():
     marks = [(0.0, 0, 0), (0.04, 1, 0), (0.11, 2, 0)]
     assert [len(group) for group in near(marks, 0.055)] == [2, 1]
     assert [len(group) for group in near(marks, 0.055, piled=True)] == [3]
+
+
+@pytest.mark.parametrize("width", [2.0, 2.9])
+@pytest.mark.parametrize("start", [1.0, 7100.0, 2.2e-6])
+@pytest.mark.parametrize("spread", [1.05, 1.5, 2.1, 4.3, 6.0, 8.6, 17.0, 50.0, 99.0, 6700.0, 1e8])
+def test_labels_of_a_logarithmic_axis_do_not_touch(width, start, spread):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from crossflow.base.drawing.canvas import Scale, number_axis
+
+    figure = Figure(figsize=(width + 1.0, 2.5), dpi=100)
+    axes = figure.add_axes((0.2, 0.2, width / (width + 1.0), 0.7))
+    axes.set_xlim(start, start * spread)
+    number_axis(axes.xaxis, Scale("Time [s]", log=True))
+    FigureCanvasAgg(figure).draw()
+    pairs = zip(axes.xaxis.get_majorticklabels(), axes.xaxis.get_majorticklocs(), strict=True)
+    boxes = sorted((label.get_window_extent() for label, at in pairs if start <= at <= start * spread), key=lambda box: box.x0)
+    assert len(boxes) >= 2
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))

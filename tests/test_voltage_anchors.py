@@ -313,7 +313,9 @@ def test_shares_of_a_budget_are_no_more_than_all_of_it(compute, fine):
 
 def test_a_chip_as_large_as_its_node_leaves_no_room_for_memory():
     area = "1000 mm2"
-    assert "the chip leaves no package area for memory devices" in told(budgets={"node_area": area, "chip_area": area})
+    assert "the chip leaves no package area for memory devices: raise budgets.node_area" in told(
+        budgets={"node_area": area, "chip_area": area}
+    )
     assert "not one memory device fits its package area, controller area, edge and power" in told(
         budgets={"node_area": "1001 mm2", "chip_area": area}
     )
@@ -321,7 +323,7 @@ def test_a_chip_as_large_as_its_node_leaves_no_room_for_memory():
 
 def test_the_accelerators_of_a_package_share_its_substrate():
     """As many of them as fit its area, and one more."""
-    sentence, base = "the accelerators of a package exceed the area of its substrate", system("pathfinder")
+    sentence, base = "the accelerators of a package exceed the area of its substrate: lower budgets.node_area", system("pathfinder")
     substrate = choose_parts(base, load_library(base.techlib), {}).substrate.maximum_area[0]
     for share, many, fine in ((0.34, 2, True), (0.34, 3, False), (0.26, 3, True), (0.26, 4, False)):
         area = base.budgets.model_copy(update={"node_area": of(share * substrate), "chip_area": of(0.5 * share * substrate)})

@@ -49,9 +49,19 @@ def guessed(path: str, known: Sequence[str], unknown: str = "", *, slips: bool =
     parts = path.split(".")
     if found := _ending(parts, known, slips):
         return found
-    if unknown != path and len(parts) > 1 and section(parts[-2]) not in ROOMS:  # a figure that the part has not: the part itself
-        return _ending(parts[:-1], known, slips)
-    return []
+    part = unknown != path and len(parts) > 1 and section(parts[-2]) not in ROOMS  # a figure that the part has not: the part itself
+    return (_ending(parts[:-1], known, slips) if part else []) or _beside(parts, known)
+
+
+def _beside(parts: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Paths beside the section that was named, whose last part is meant.
+
+    >>> _beside(["workload", "serving", "prompt"], ["workload.prompt", "workload.serving.chunk"])
+    ['workload.prompt']
+    """
+    here = ".".join(parts[:-2])
+    near = {path.rpartition(".")[2]: path for path in known if here and path.rpartition(".")[0] == here}
+    return [near[name] for name in sorted(_wanted(parts[-1], near, False))]
 
 
 def _ending(parts: Sequence[str], known: Sequence[str], slips: bool) -> list[str]:

@@ -47,7 +47,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "power-limit": ("tdp", "power"), "tdp": ("power",), "vocab": ("vocabulary",), "vocab-size": ("vocabulary",), "d-model": ("hidden",),
     "n-layers": ("layers",),
     "n-heads": ("heads",), "num-kv-heads": ("kv_heads",), "num-key-value-heads": ("kv_heads",), "intermediate-size": ("ffn",),
-    **dict.fromkeys(("qps", "rps", "request-rate", "arrivals"), ("arrival_rate",)),
+    **dict.fromkeys(("qps", "rps", "request-rate", "arrivals", "requests-per-s", "requests-per-second"), ("arrival_rate",)),
     **dict.fromkeys(("concurrency", "max-concurrency", "max-num-seqs", "users"), ("global_batch",)),
     **dict.fromkeys(("top-k", "topk", "num-experts-per-tok", "experts-per-token", "moe-router-topk"), ("active",)),
     **dict.fromkeys(("num-experts", "n-routed-experts", "num-local-experts"), ("count",)), "n-shared-experts": ("shared",),

@@ -32,7 +32,18 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from crossflow.base import contents, limits, platforms
-from crossflow.base.errors import LISTED, CrossflowError, Problem, SpecError, among, did_you_mean, either, known_name, shortened
+from crossflow.base.errors import (
+    LISTED,
+    CrossflowError,
+    Problem,
+    SpecError,
+    among,
+    did_you_mean,
+    either,
+    known_name,
+    shortened,
+    with_article,
+)
 from crossflow.base.moved import RENAMED
 from crossflow.base.stages import stage
 
@@ -43,7 +54,13 @@ SINGULAR = {"techlibs": "techlib", "templates": "template", "studies": "study"}
 KINDS = tuple(SINGULAR)
 YAML = (".yaml", ".yml", ".json")  # endings of files that others name; JSON is YAML too
 # What a file of some sub-folders is, where it is no template to people.
-HELD = {"software": "software stack", "reliability": "reliability file", "models": "model"}
+HELD = {
+    "software": "software stack",
+    "reliability": "reliability file",
+    "models": "model",
+    "hindcasts": "forecast of a chip",
+    "families": "family of devices",
+}
 _FLOAT = re.compile(r"^[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 _GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3}){1,6}")
 _LETTERED = re.compile(r"(\d{1,6}(?:\.\d{1,6})?) ?([kKmMgGbBtT])")
@@ -676,6 +693,9 @@ def find(kind: str, name: str, base: Path | None = None, *folders: str) -> Path:
     listed = shipped if len(shipped) <= LISTED else sorted(shipped, key=lambda other: -likeness[other])  # of many the nearest
     there = f"known: {among(listed, f'`crossflow list {kind}`') or 'none'} (or give the path of a YAML file)"
     what = HELD.get(folders[0], SINGULAR[kind]) if len(folders) == 1 else SINGULAR[kind]
+    if folders and (other := shipped_name(kind, name)) is not None:  # of another folder
+        is_a = with_article(HELD.get(catalogue(kind)[other].parent.name, "system"))
+        raise CrossflowError(f"'{other}' is {is_a}, and no {what}{did_you_mean(name, shipped)}; `crossflow show {other}` has what it holds")
     raise CrossflowError(f"unknown {what} '{name}'{did_you_mean(name, shipped)}; {there}")
 
 

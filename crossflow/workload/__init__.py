@@ -23,7 +23,7 @@ DOORS = {
     "dlrm_spec": ("DlrmSpec", "ReuseSpec"),
     "fleet": ("AutoscaleSpec", "FailuresSpec"),
     "graph": ("Graph", "GraphLayer", "Node", "Size"),
-    "huggingface": ("huggingface_document", "tower_of"),
+    "huggingface": ("families_of_files", "huggingface_document", "tower_of"),
     "idle": ("ONLY_REPLAYED", "of_other_tasks", "without_meaning"),
     "job": ("Chunk", "Draft", "ImageTower", "Job", "JobTask"),
     "jobs": ("dlrm_job", "job_of", "tokens_of"),

@@ -52,6 +52,8 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
         _summed,
         _divided,
         _products,
+        _by_factors,
+        _active,
         _blocked,
         _shifted,
         _windowed,
@@ -102,12 +104,13 @@ def _padded(fields: Values, family: Family, found: Mapping[str, Setting]) -> Ite
 
 
 def _listed(_: Values, __: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:
-    """Dimensions that a list gives for each layer: those of the first, and variants."""
-    for key in ("ffn", "heads", "kv_heads"):
-        value = found[key].value if key in found else None
-        if isinstance(value, list) and len(value) == layers_of(found) and all(type(one) is int and one > 0 for one in value):
-            yield replace(found[key], value=value[0])
-            yield from _in_variants([{} if one == value[0] else {key: one} for one in value], found[key].fields, found)
+    """Dimensions that a list gives for each layer: those of the first, and variants, each with all that its layers have of their own."""
+    layers = layers_of(found)
+    listed = {key: found[key].value for key in ("ffn", "heads", "kv_heads") if key in found and isinstance(found[key].value, list)}
+    each = {key: value for key, value in listed.items() if len(value) == layers and all(type(one) is int and one > 0 for one in value)}
+    yield from (replace(found[key], value=value[0]) for key, value in each.items())
+    own = [{key: value[i] for key, value in each.items() if value[i] != value[0]} for i in range(layers if each else 0)]
+    yield from _in_variants(own, tuple(dict.fromkeys(name for key in each for name in found[key].fields)), found)
 
 
 def _products(fields: Values, family: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:
@@ -120,6 +123,44 @@ def _products(fields: Values, family: Family, found: Mapping[str, Setting]) -> I
         if key not in found and len(numbers) == len(parts):
             value = math.prod(factor.value for factor in numbers)
             yield Setting(key=key, value=value, fields=tuple(name for factor in numbers for name in factor.fields), own=True)
+
+
+def _by_factors(fields: Values, _: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:
+    """Widths that a file gives as factors of the width of a token: of each layer's MLP (OpenELM), or of parts of all layers (xLSTM)."""
+    hidden, heads = (whole(found[key].value) if key in found else 0 for key in ("hidden", "ssm.heads"))
+    factors, multiple = fields.get("ffn_multipliers"), whole(fields.get("ffn_dim_divisor"))
+    if isinstance(factors, list) and all(map(_positive, factors)) and hidden and multiple:
+        yield Setting(
+            key="ffn",
+            value=[_nearest_multiple(factor * hidden, multiple) for factor in factors],
+            fields=("ffn_multipliers", "ffn_dim_divisor"),
+            own=True,
+        )
+    factor, multiple = fields.get("ffn_proj_factor"), whole(fields.get("ffn_round_up_to_multiple_of"))
+    if isinstance(factor, int | float) and _positive(factor) and hidden and multiple:
+        value = math.ceil(factor * hidden / multiple) * multiple
+        yield Setting(key="ffn", value=value, fields=("ffn_proj_factor", "ffn_round_up_to_multiple_of"), own=True)
+    for key, name in (("ssm.state", "qk_dim_factor"), ("ssm.head_dim", "v_dim_factor")):
+        if _positive(fields.get(name)) and hidden and heads:
+            yield Setting(key=key, value=int(hidden * fields[name]) // heads, fields=(name,), own=True)
+
+
+def _positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _nearest_multiple(value: float, multiple: int) -> int:
+    """The multiple next to a number, and the one above where that is less than 90 % of it (`make_divisible`, modeling_openelm.py)."""
+    near = max(multiple, int(value + multiple / 2) // multiple * multiple)
+    return near + multiple if near < 0.9 * value else near
+
+
+def _active(fields: Values, _: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:
+    """Experts that a token passes where some of those that it chooses among compute nothing (LongCat-Flash): in the mean their share."""
+    idle, active, count = fields.get("zero_expert_num"), found.get("experts.active"), found.get("experts.count")
+    if active is not None and count is not None and whole(idle) and whole(active.value) and whole(count.value):
+        value = max(1, round(active.value * count.value / (count.value + idle)))
+        yield replace(active, value=value, fields=(*active.fields, "zero_expert_num"))
 
 
 def _summed(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterator[Setting]:

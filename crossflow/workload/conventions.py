@@ -53,6 +53,7 @@ class Family(FileModel):
     heads: tuple[str, ...]
     head: str = ""
     firsts: tuple[str, ...] = ()
+    omits: str = ""
     nested: tuple[str, ...] = ()
 
 

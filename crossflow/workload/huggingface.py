@@ -55,20 +55,31 @@ def _pieces(config: Values) -> list[Ingredient]:
     return [piece for piece in conventions().composed if not piece.having or there & set(piece.having)]
 
 
-def _nearest(config: Values) -> str:
-    """The known family that reads most of a file's fields and lacks least."""
+def _nearest(config: Values) -> list[str]:
+    """The known families that read most of a file's fields and lack least, the nearest first; of a file of diffusers those of diffusers."""
+    drawn = bool(config.get("_class_name"))
 
     def likeness(family: Family) -> int:
         read = {name for aliases in family.names.values() for name in aliases} | {name for rule in family.rules for name in rule.when}
-        needed = [aliases for key, aliases in family.names.items() if key not in conventions().optional]
+        needed = [aliases for key, aliases in family.names.items() if aliases and key not in conventions().optional]
         return len(read & set(config)) - 2 * sum(not set(aliases) & set(config) for aliases in needed)
 
-    return max(families(), key=lambda name: likeness(families()[name]))
+    known = [name for name, family in families().items() if (family.head == LATENTS) == drawn]
+    return sorted(known, key=lambda name: -likeness(families()[name]))
+
+
+def families_of_files() -> dict[str, tuple[str, str]]:
+    """What files call their families, by `model_type` or class: whether it is read (family), read like another, or refused; and a title."""
+    known, given = conventions(), families()
+    read = {name: ("family", "of diffusers" if family.head == LATENTS else "") for name, family in given.items()}
+    like = {name: ("like another", f"read like {other}") for name, other in known.aliases.items()}
+    return {**read, **like, **{name: ("refused", why) for name, why in known.refused.items()}}
 
 
 WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 UNKNOWN = "not used: not known to crossflow"
 LATENTS = "latents"  # head of diffusion transformers
+NEAR = 3  # nearest families that are named where one is not known
 DRAWN = (
     "{name} is a diffusion transformer: a step is one denoising step. A picture takes as many as its sampler has (20 to 50), each with two"
     " samples where guidance is classifier-free. Its text encoders and autoencoder are not described."
@@ -133,7 +144,7 @@ def huggingface_document(
         problems.insert(0, problem("model_type", _not_composed(own, costly)))
     if problems:
         raise SpecError(problems)
-    left = [*(kept.told if service else ()), *_left_out(uses, fields)]
+    left = [*(kept.told if service else ()), *_left_out(uses, fields), *([family.omits] if family.omits else ())]
     odd = [*strange, *_unread(fields, kept, service=service)]
     told = _notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)
     if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
@@ -203,7 +214,7 @@ def _not_composed(config: Values, strange: Iterable[str]) -> str:
     """Why a file of an unknown family cannot be read by its fields, and what to do."""
     names = ", ".join(strange)
     unknown = f"model_type {json.dumps(config.get('model_type'))} is not known"
-    cure = f"give model_type {json.dumps(_nearest(config))}, the nearest known family"
+    cure = f"give model_type {json.dumps(_nearest(config)[0])}, the nearest known family"
     if not names:
         return f"{unknown}, and its fields do not make a decoder; mend them, or {cure}"
     return f"{unknown}, nor are its fields {names}; leave out those that change no cost, or {cure}"
@@ -282,17 +293,18 @@ def _unknown(config: Values) -> str:
     """What to say of a file whose family is not known: what was read of it, and what is known."""
     kind = config.get("model_type")
     if _family_of(config) in conventions().refused:
-        return f"model_type {json.dumps(kind)} is refused: {conventions().refused[_family_of(config)]}"
+        given = f"model_type {json.dumps(kind)}" if kind else json.dumps(config.get("_class_name"))
+        return f"{given} is refused: {conventions().refused[_family_of(config)]}"
+    near = f"the nearest known: {', '.join(_nearest(config)[:NEAR])} (`crossflow list families` names all)"
     if config.get("_class_name"):
-        known = ", ".join(name for name, family in families().items() if family.head == LATENTS)
         return (
-            f"a file of diffusers, whose {config['_class_name']} is not modelled; known: {known}. Give a model of your own in its place:"
+            f"a file of diffusers, whose {config['_class_name']} is not modelled; {near}. Give a model of your own in its place:"
             " workload.model: transformer with its dimensions, image, causal: false, head: latents, and what it has of a text in diffusion"
         )
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
     what = "the key 'model_type' is missing" if kind is None else f"unknown model_type {json.dumps(kind)}"
-    return f"{what}; read: {read or 'no dimensions'}; known: {', '.join(families())}"
+    return f"{what}; read: {read}; {near}" if read else f"{what}; read: no dimensions; `crossflow list families` names those that are known"
 
 
 def _kept(fields: Values, document: Document) -> Stored:

@@ -20,6 +20,7 @@ class ModelNames(FileModel):
 
     huggingface: tuple[str, ...] = ()
     torchtitan: tuple[str, ...] = ()  # name and flavour
+    maxtext: tuple[str, ...] = ()  # values of model_name, that which is written first
     own_code: Flag = False  # whether the checkpoint brings code of its own, which servers run only when they are told to
 
 

@@ -40,7 +40,7 @@ from crossflow.workload.shared_words import (
     WeightType,
     listed,
 )
-from crossflow.workload.statespace import SHIFTS, Recurrence, StateSpace
+from crossflow.workload.statespace import SHIFTS, UNCONVOLVED, Recurrence, StateSpace
 from crossflow.workload.traits import WorkloadSpec
 from crossflow.workload.transformer import LayerType, Selection, Transformer
 
@@ -364,8 +364,9 @@ class StateSpaceSpec(FileModel):
     kind: Recurrence = Field(
         "mamba2",
         description="mamba2 (arXiv:2405.21060), gated_delta (Qwen3-Next, arXiv:2412.06464), kda (Kimi Linear, arXiv:2510.26692), mamba1"
-        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), conv (the gated short convolution"
-        " of LFM2, arXiv:2511.23404), rglru (the gated recurrence of Griffin, arXiv:2402.19427), or"
+        " (Jamba, arXiv:2312.00752), lightning (lightning attention of MiniMax-01, arXiv:2501.08313), mlstm (the matrix memory of"
+        " xLSTM, arXiv:2503.13427), conv (the gated short convolution of LFM2, arXiv:2511.23404), rglru (the gated recurrence of"
+        " Griffin, arXiv:2402.19427), or"
         " rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place of an MLP",
     )
     pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(listed)] = Field(
@@ -383,9 +384,9 @@ class StateSpaceSpec(FileModel):
     )
     chunk: Dimension | None = Field(
         None,
-        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule and rwkv",
+        description="tokens of a chunk, whose pairs are computed as products; where absent 256, and 64 for the delta rule, mlstm and rwkv",
     )
-    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning and rwkv, which have none")
+    conv: DimensionOrZero = Field(4, description="tokens that the short convolution sees; 0 for lightning, mlstm and rwkv, which have none")
     conv_bias: Flag = Field(True, description="whether the convolution has a bias")
     bias: Flag = Field(False, description="whether the projections in and out have biases")
     norm: Flag = Field(True, description="whether a norm follows the recurrence; of mamba1, norms of B, C and the time step (Jamba)")
@@ -437,9 +438,9 @@ class StateSpaceSpec(FileModel):
             yield "groups, state and chunk: each channel of rglru keeps one number; give state: 1 and leave out the others"
         if (self.state is None) != (self.kind == "conv"):
             yield "state: a gated convolution keeps none; leave it out" if self.state else "the key 'state' is missing"
-        if (self.conv == 0) != (self.kind == "lightning" or self.kind in SHIFTS):
+        if (self.conv == 0) != (self.kind in UNCONVOLVED):
             none = "lightning attention" if self.kind == "lightning" else self.kind
-            yield f"conv: {none} has none; give 0" if self.conv else "conv: only lightning and rwkv have none; give its tokens"
+            yield f"conv: {none} has none; give 0" if self.conv else "conv: only lightning, mlstm and rwkv have none; give its tokens"
         if self.kind == "conv" and (self.head_dim, self.groups) != (1, 1):
             yield "head_dim and groups: heads of a gated convolution are channels of one element in one group; leave them out"
         if self.kind == "conv" and (self.chunk or self.state_dtype):
@@ -458,7 +459,7 @@ class StateSpaceSpec(FileModel):
 
     def mixer(self) -> StateSpace:
         """Its geometry."""
-        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256, **dict.fromkeys(SHIFTS, 64)}
+        usual = {"mamba2": 256, "gated_delta": 64, "kda": 64, "lightning": 256, "mlstm": 64, **dict.fromkeys(SHIFTS, 64)}
         chunk = usual.get(self.kind, 0) if self.chunk is None else self.chunk
         return StateSpace(
             kind=self.kind, heads=self.heads, groups=self.groups, width=self.head_dim, state=self.state or 0, chunk=chunk,

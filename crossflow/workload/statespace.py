@@ -1,6 +1,6 @@
 """State-space layers: a state of fixed size takes the place of keys and values that grow with the tokens.
 
-Ten mixers are known, each with the shape of its state and with what it computes for a token:
+Eleven mixers are known, each with the shape of its state and with what it computes for a token:
 
 ``mamba2``
     state-space duality [1]_: h = a h + (dt x) B^T, y = h C, with one decay a for each head;
@@ -12,6 +12,9 @@ Ten mixers are known, each with the shape of its state and with what it computes
     the selective scan [3]_: the first with a decay for every channel and element of the state, so that it is no matrix product;
 ``lightning``
     lightning attention [5]_: S = a S + v k^T, o = S q, with one decay for each head that no token changes, and no convolution;
+``mlstm``
+    the matrix memory of xLSTM [8]_: C = f C + i v k^T, o = C q over the larger of |n q| and 1, where n = f n + i k; each token makes the
+    gates i and f of every head. The vector n of a head is left out: it is one row of the state's hundreds;
 ``conv``
     a short convolution between two gates [6]_, which keeps the last tokens and no state;
 ``rglru``
@@ -28,6 +31,8 @@ References
 .. [5] MiniMax, "MiniMax-01: Scaling Foundation Models with Lightning Attention", 2025, arXiv:2501.08313, Sec. 2.2.
 .. [6] Liquid AI, "LFM2 Technical Report", 2025, arXiv:2511.23404, Sec. 2; transformers, models/lfm2/modeling_lfm2.py.
 .. [7] De et al., "Griffin: Mixing Gated Linear Recurrences with Local Attention", 2024, arXiv:2402.19427, Sec. 2.4.
+.. [8] Beck et al., "xLSTM 7B: A Recurrent LLM for Fast and Efficient Inference", 2025, arXiv:2503.13427, Sec. 2 and 3; transformers,
+   models/xlstm/modeling_xlstm.py.
 .. [4] Kimi Team, "Kimi Linear", 2025, arXiv:2510.26692, Sec. 3 and Appendix C; fla/ops/kda/chunk.py of flash-linear-attention.
 """
 
@@ -41,7 +46,7 @@ import numpy as np
 from crossflow.base.arrays import Array
 from crossflow.base.formats import DTYPE_BYTES
 
-Recurrence = Literal["mamba2", "gated_delta", "kda", "mamba1", "lightning", "conv", "rglru", "rwkv5", "rwkv6", "rwkv7"]
+Recurrence = Literal["mamba2", "gated_delta", "kda", "mamba1", "lightning", "mlstm", "conv", "rglru", "rwkv5", "rwkv6", "rwkv7"]
 # Products of a head's state with a vector for one token: input and output; the delta rule also reads what the state holds for a key,
 # and that of RWKV-7 takes it off at another key than it writes.
 STATE_PRODUCTS = {
@@ -50,6 +55,7 @@ STATE_PRODUCTS = {
     "gated_delta": 3,
     "kda": 3,
     "lightning": 2,
+    "mlstm": 2,
     "conv": 0,
     "rglru": 1,
     "rwkv5": 2,
@@ -57,8 +63,9 @@ STATE_PRODUCTS = {
     "rwkv7": 4,
 }
 # Operations that writing one token takes for each element of the state: decay, sum and product of every state product.
-UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "kda": 7.0, "mamba1": 7.0, "lightning": 5.0, "conv": 0.0, "rglru": 12.0}
+UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "kda": 7.0, "mamba1": 7.0, "lightning": 5.0, "mlstm": 5.0, "conv": 0.0, "rglru": 12.0}
 UPDATE |= {kind: 1.0 + 2.0 * STATE_PRODUCTS[kind] for kind in ("rwkv5", "rwkv6", "rwkv7")}
+UNCONVOLVED = ("lightning", "mlstm", "rwkv5", "rwkv6", "rwkv7")  # kinds without a short convolution before the recurrence
 SHIFTS = ("rwkv5", "rwkv6", "rwkv7")  # kinds that look back at one token by a mixture rather than a convolution
 # Of the selective scan of a whole sample, forward: exp(dt A) and dt x B (3), a h + b (2), C h (2), as Megatron-Core counts. Backward: the
 # first five again, dh (2), the gradients of C, B, x (2 each) and a (2), of dt and A (2 each).
@@ -106,16 +113,18 @@ class StateSpace:
         """Numbers that a token has for each head: the time step; decays and the step of the delta rule; rates too of rwkv7. [1]"""
         if self.kind == "rglru":
             return 2 * self.width
-        return {"mamba2": 1, "gated_delta": 2, "kda": 2, "rwkv6": 1, "rwkv7": 1 + self.state}.get(self.kind, 0) + self.decays
+        return {"mamba2": 1, "gated_delta": 2, "kda": 2, "mlstm": 2, "rwkv6": 1, "rwkv7": 1 + self.state}.get(self.kind, 0) + self.decays
 
     @property
     def normed(self) -> int:
-        """Elements that one norm after the recurrence spans, 0 without: those of a group, of the delta rule those of a head, of lightning
-        attention all. [1]
+        """Elements that one norm after the recurrence spans, 0 without: those of a group, of the delta rule and of mlstm those of a
+        head, of lightning attention all. [1]
         """
         if not self.norm or self.kind in ("mamba1", "conv", "rglru"):
             return 0
-        return self.width if self.delta or self.shifts else self.heads * self.width // (1 if self.kind == "lightning" else self.groups)
+        if self.delta or self.shifts or self.kind == "mlstm":
+            return self.width
+        return self.heads * self.width // (1 if self.kind == "lightning" else self.groups)
 
     def groups_on(self, ranks: Array) -> Array:
         """Groups on one of `ranks` ranks that share the heads: whole ones, which ranks repeat where there are fewer. [1]"""

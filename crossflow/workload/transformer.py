@@ -692,13 +692,13 @@ def state_space(*, width: int, ssm: StateSpace, bias: bool = False, conv_bias: b
 
 
 def _gates(width: int, ssm: StateSpace, inner: int) -> tuple[Matrix, ...]:
-    """Products that make the gates of a delta rule: decay and step of each head; of kda decays of a latent, and steps."""
+    """Products that make the gates of a delta rule or of mlstm, two numbers of each head; of kda decays of a latent, and steps."""
     if ssm.kind == "rglru":  # of each head's elements a decay and a gate
         return (Matrix(name="gates", k=ssm.width, n=2 * inner, cut="column", bias=True, inputs=inner),)
+    if ssm.kind in ("gated_delta", "mlstm"):  # those of mlstm have biases
+        return (Matrix(name="gates", k=width, n=2 * ssm.heads, cut="column", bias=ssm.kind == "mlstm"),)
     if not ssm.delta:
         return ()
-    if ssm.kind == "gated_delta":
-        return (Matrix(name="gates", k=width, n=2 * ssm.heads, cut="column"),)
     ranks = (("decay", ssm.step_rank, ssm.heads * ssm.state), ("gate", ssm.gate_rank, inner))
     whole = () if ssm.step_rank else (Matrix(name="decay", k=width, n=ssm.heads * ssm.state, cut="column"),)
     pairs = (
@@ -714,8 +714,9 @@ def _recurrence(ssm: StateSpace, inner: int, selected: int) -> tuple[Matrix, ...
     B, C and the time steps.
     """
     if ssm.kind != "mamba1":
-        each = {"mamba2": 3, "lightning": 0, "conv": 0, "rglru": ssm.width}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
-        scales = each * ssm.heads + (inner if ssm.norm and ssm.kind in ("mamba2", "lightning") else 0)
+        none = ("lightning", "mlstm", "conv")
+        each = 0 if ssm.kind in none else {"mamba2": 3, "rglru": ssm.width}.get(ssm.kind, 2 + ssm.decays)  # numbers of each head
+        scales = each * ssm.heads + (inner if ssm.norm and ssm.kind in ("mamba2", "lightning", "mlstm") else 0)
         return (Matrix(name="scales", k=1, n=scales, cut="column", depthwise=True),) if scales else ()
     return (
         Matrix(name="selection", k=inner, n=ssm.step_rank + selected, cut="row"),

@@ -46,6 +46,7 @@ from crossflow.answers.search import settings
 from crossflow.answers.study import size, spaces, spec
 from crossflow.answers.study.plots import spec as plots
 from crossflow.base import limits, units
+from crossflow.base.drawing.canvas import Scale, number_axis
 from crossflow.base.units import Quantity, show
 from crossflow.edges import bench
 from crossflow.edges.cli import parser
@@ -1278,8 +1279,10 @@ def _draw(table: Table, way: str) -> None:
         left.scatter(table.measured[mask], table.predicted[mask], label=name, **style)
         right.scatter(table.measured[mask], np.clip(100 * (table.predicted[mask] / table.measured[mask] - 1), -100, 100), **style)
     what = "power [W]" if "power" in table.name else "time [s]"
-    left.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel=f"Measured {what}", ylabel=f"Predicted {what}")
-    right.set(xscale="log", xlim=ends, ylim=(-105, 105), xlabel=f"Measured {what}", ylabel="Error [%], cut at 100")
+    left.set(xlim=ends, ylim=ends)
+    right.set(xlim=ends, ylim=(-105, 105), ylabel="Error [%], cut at 100")
+    for numbers, label in ((left.xaxis, "Measured"), (left.yaxis, "Predicted"), (right.xaxis, "Measured")):
+        number_axis(numbers, Scale(f"{label} {what}", log=True))
     for axis in (left, right):
         axis.grid(color="#dddddd", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)

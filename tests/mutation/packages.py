@@ -65,7 +65,8 @@ TESTS = {
     "evidence/emulation": "emulation emulation_ledger emulation_replay emulation_measured emulation_cli fences pytorch/emulate "
     "pytorch/emulate_values pytorch/emulate_real pytorch/emulate_checkpoints",
     "evidence/jax": "jax_texts jax_calls",
-    "edges/launch": "launch launch_constants launch_difference launch_engines engine_options cli_launch launch_mending other_options",
+    "edges/launch": "launch launch_constants launch_difference launch_engines launch_maxtext engine_options cli_launch launch_mending "
+    "other_options",
     "edges/trace": "trace compare gantt lasting_shown packed cluster serve",
     "edges/explore": "explore_study explore_scenario explore_server explore_helper explore_offline explore_opening explore_page "
     "explore_shown security parquet planned_points",

@@ -35,6 +35,8 @@ def entries(kind: str) -> list[Listing]:
     """Names of a kind, those of one group together."""
     if kind == "models":
         return _models()
+    if kind == "families":
+        return _families()
     paths = files.catalogue(kind)
     if kind == "templates":
         return _templates(paths)
@@ -44,6 +46,15 @@ def entries(kind: str) -> list[Listing]:
 def _models() -> list[Listing]:
     kinds = [Listing(name=name, group="kind", title=_summary(model), file=None) for name, model in MODELS.items()]
     return kinds + [Listing(name=name, group="preset", title=title(path), file=str(path)) for name, path in presets().items()]
+
+
+def _families() -> list[Listing]:
+    from crossflow.workload.huggingface import families_of_files
+
+    found = families_of_files()
+    groups = list(dict.fromkeys(group for group, _ in found.values()))
+    order = sorted(found, key=lambda name: (groups.index(found[name][0]), name.lower()))
+    return [Listing(name=name, group=found[name][0], title=found[name][1], file=None) for name in order]
 
 
 def _templates(paths: Mapping[str, Path]) -> list[Listing]:

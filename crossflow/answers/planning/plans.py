@@ -149,7 +149,8 @@ class RankedPlan(PlainData):
         return public("predict")(self.scenario)  # type: ignore[no-any-return]
 
     def export(self, kind: str) -> str:
-        """Its launch file as text: ``megatron``, ``torchtitan``, ``deepspeed``, ``vllm``, ``sglang``, ``tensorrt-llm`` or ``dynamo``.
+        """Its launch file as text: ``megatron``, ``torchtitan``, ``deepspeed``, ``maxtext``, ``vllm``, ``sglang``, ``tensorrt-llm`` or
+        ``dynamo``.
 
         Raises
         ------

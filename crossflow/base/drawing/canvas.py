@@ -9,7 +9,7 @@ import contextlib
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,13 +165,16 @@ def number_axis(axis: Any, scale: Scale) -> None:
     """Make an axis of numbers: its label, its scale, ticks in its unit. `axis` is the xaxis or yaxis of some axes."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
+    def written(value: float) -> str:
+        return _tick(value / scale.factor)
+
     axis.set_label_text(scale.label)
     if scale.log:
         _logarithmic(axis)
         low, high = sorted(axis.get_view_interval())
-        axis.set_major_locator(_logarithmic_locator(high / low))
+        axis.set_major_locator(_apart(axis, _logarithmic_locator(high / low), written))
         axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value / scale.factor)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
 
 
 def _tick(value: float) -> str:
@@ -215,16 +218,43 @@ def _logarithmic_locator(spread: float) -> Any:
     return MaxNLocator(5) if subs is None else LogLocator(subs=subs)
 
 
+def _apart(axis: Any, locator: Any, written: Callable[[float], str]) -> Any:
+    """The ticks of a locator whose labels do not touch one another on an axis of x, as long as it is when it is drawn; two at least."""
+    from matplotlib.ticker import Locator, MaxNLocator
+
+    class ApartLocator(Locator):
+        def __call__(self) -> Any:
+            low, high = sorted(axis.get_view_interval())
+            return self.tick_values(low, high)
+
+        def tick_values(self, vmin: float, vmax: float) -> Any:
+            few: Any = MaxNLocator(4)
+            found = ([place for place in one.tick_values(vmin, vmax) if vmin <= place <= vmax] for one in (locator, few))
+            places = next((some for some in found if len(some) > 1), [])
+            if axis.axis_name != "x" or len(places) < 2 or vmin <= 0:
+                return places
+            width = axis.axes.get_window_extent().width / axis.axes.figure.dpi
+            share = [float(np.log(place / vmin) / np.log(vmax / vmin)) for place in places]
+            return [places[i] for i in _not_touching(share, [written(place) for place in places], width)]
+
+    return ApartLocator()
+
+
+def _not_touching(share: Sequence[float], names: Sequence[str], width: float) -> list[int]:
+    """Of labels along an axis of a width, those that do not touch the one before. [inch]"""
+    kept: list[int] = []
+    for i in sorted(range(len(share)), key=share.__getitem__):
+        if not kept or (share[i] - share[kept[-1]]) * width > 0.05 * (len(names[i]) + len(names[kept[-1]])):
+            kept.append(i)
+    return kept
+
+
 def _written(ticks: Ticks, width: float) -> tuple[list[float], list[str]]:
     """Ticks that are written: of too many every second or third; of numbers those that do not touch the one before."""
     if not ticks.real:
         step = -(-len(ticks.places) // max(int(width / NAME_HEIGHT), 1))
         return ticks.places[::step], [short(visible(name, "\n")) for name in ticks.names[::step]]
-    share = ticks.shares()
-    kept: list[int] = []
-    for i in sorted(range(len(share)), key=share.__getitem__):
-        if not kept or (share[i] - share[kept[-1]]) * width > 0.05 * (len(ticks.names[i]) + len(ticks.names[kept[-1]])):
-            kept.append(i)
+    kept = _not_touching(ticks.shares(), ticks.names, width)
     return [ticks.places[i] for i in kept], [ticks.names[i] for i in kept]
 
 

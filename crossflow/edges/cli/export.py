@@ -48,9 +48,11 @@ class ExportedPlan:
 
 def check_ending(path: Path, kind: str) -> None:
     """CrossflowError for a file whose ending says another form than what is written."""
-    ending, form = {"torchtitan": (".toml", "a TOML file"), "dynamo": (".yaml", "a DynamoGraphDeployment")}.get(
-        kind, (".sh", "a shell script")
-    )
+    ending, form = {
+        "torchtitan": (".toml", "a TOML file"),
+        "maxtext": (".yaml", "a YAML file"),
+        "dynamo": (".yaml", "a DynamoGraphDeployment"),
+    }.get(kind, (".sh", "a shell script"))
     if path.suffix in FORMS and path.suffix != ending and not (ending == ".yaml" and path.suffix == ".yml"):
         config = {"deepspeed": CONFIG, "tensorrt-llm": tensorrt_llm.CONFIG}.get(kind)
         beside = f", which writes {config} itself" if config else ""
@@ -111,8 +113,16 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace, launch: Launch |
         said.append(f"{found.plan.strategy} is written, {figures}; {found.kind} cannot express {before}: {why}")
     elif not arguments.json and arguments.output is None:
         said.append(f"{found.plan.strategy} is written, the plan to take: {figures}")
+    asked = getattr(arguments, "strategy", None)
+    if asked not in (None, "auto") and _is_other(found, asked):
+        said.append(f"--strategy {asked} is not written: an export writes the best plan; crossflow.export in Python writes one of your own")
     for line in (*said, *left_out(launch, found.kind, found.text)):
         page.log(f"crossflow: {line}")
+
+
+def _is_other(found: ExportedPlan, asked: str) -> bool:
+    """Whether the strategy that a command names is another than the one that is written."""
+    return asked.lower().replace("-mb1", "") != found.plan.strategy.lower().replace("-mb1", "")
 
 
 def left_out(launch: Launch | None, kind: str, text: str) -> list[str]:

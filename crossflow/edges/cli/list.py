@@ -14,7 +14,7 @@ from crossflow.answers.catalogue.listing import Listing, entries
 from crossflow.edges.cli import page
 from crossflow.edges.cli.parser import KINDS
 
-GROUPED = ("templates", "models")  # kinds of which the group of a name is told
+GROUPED = ("templates", "models", "families")  # kinds of which the group of a name is told
 TITLES = 44  # columns of a terminal that titles need beside names and groups
 
 

@@ -15,8 +15,9 @@ from crossflow.base.errors import did_you_mean, other_task
 from crossflow.base.names import visible
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]  # names and options, as argparse takes them
-FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "vllm", "sglang", "tensorrt-llm", "dynamo")
+FRAMEWORKS = ("megatron", "torchtitan", "deepspeed", "maxtext", "vllm", "sglang", "tensorrt-llm", "dynamo")
 KINDS = ("techlibs", "templates", "models", "studies")
+ASKED = ("families",)  # what `list` names only where it is asked for
 _ABOUT = "Predict, explain and search designs of distributed AI systems, from technology to training step."
 _EPILOG = "Names resolve to files shipped with crossflow, in any letter case, then to paths. Data goes to stdout, the log to stderr."
 
@@ -214,8 +215,8 @@ _SETTINGS = _argument(
     "--set", dest="settings", action="append", default=[], metavar="PATH=VALUE", help="override a field, such as system.devices=512"
 )
 _LAUNCH = (
-    "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed, vLLM, SGLang, TensorRT-LLM or Dynamo, as a script, TOML, JSON or a "
-    "deployment in YAML; - for standard input"
+    "instead of a file: flags of Megatron-LM, torchtitan, DeepSpeed, MaxText, vLLM, SGLang, TensorRT-LLM or Dynamo, as a script, TOML, "
+    "JSON, YAML or a deployment; - for standard input"
 )
 _EXPORT = "write the flags of the best plan that a framework can express, to stdout or with -o into a file"
 _DIFF = "with --from: the flags of that file to add, remove and change for the best plan, and what it gains; with -o the changed script"
@@ -337,7 +338,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
     )),
     "list": (
         "name the technology libraries, templates, models and studies at hand",
-        (_argument("kind", nargs="?", choices=KINDS, help="only names of this kind"),),
+        (_argument("kind", nargs="?", choices=(*KINDS, *ASKED), help="only names of this kind; families: of files of Hugging Face"),),
     ),
     "show": (
         "show one of them resolved, with units and the source of every number",

@@ -11,7 +11,7 @@ from crossflow.edges.launch.launch import write
 
 
 def export(scenario: ScenarioSource | None = None, kind: str = "megatron", settings: Overrides = (), **named: Any) -> str:
-    """The launch file of a scenario's strategy as text: of ``megatron``, ``torchtitan``, ``deepspeed``, ``vllm``, ``sglang``,
+    """The launch file of a scenario's strategy as text: of ``megatron``, ``torchtitan``, ``deepspeed``, ``maxtext``, ``vllm``, ``sglang``,
     ``tensorrt-llm`` or ``dynamo``.
 
     Raises

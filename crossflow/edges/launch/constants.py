@@ -87,7 +87,7 @@ def remarks(found: ModelConstants, kind: str, flavour: str | None) -> Iterator[s
             yield f"the model's {' and '.join(found.unknown)} {is_not} known to crossflow: check {checked}"
     elif flavour is not None and told:
         yield f"the model's file has {told}: check that {what} has the same"
-    elif kind == "torchtitan":
+    elif kind in ("torchtitan", "maxtext"):
         yield f"{' and '.join(found.unknown)} are those of {what}: check them against your model's"
     elif flavour is None:
         yield f"the trainer's model must have {told}" if told else f"check the {' and '.join(found.unknown)} of the trainer's model"

@@ -16,7 +16,7 @@ from typing import Any
 from crossflow.base.errors import Problem
 from crossflow.base.limits import shown
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields, data_degree
-from crossflow.edges.launch.models import by_huggingface, names_of, preset_of
+from crossflow.edges.launch.models import by_huggingface, like_preset, names_of, preset_of
 from crossflow.edges.launch.settings import FlatSettings, nested
 from crossflow.edges.launch.table import Found, Remark
 from crossflow.parallel.strategy.plan import Plan
@@ -46,7 +46,7 @@ def meaning(found: Found, devices: int | None, trained: Meaning | None) -> Meani
         fields["workload.model"] = preset
     elif trained is None:
         missing["workload.model"] = (
-            f"no preset is known as {shown(name)}" if name else "DeepSpeed's configuration does not describe the model"
+            f"no preset is known as {shown(name)}{like_preset(name)}" if name else "DeepSpeed's configuration does not describe the model"
         )
     fields |= dict(_batches(found, fields, problems, missing))
     if trained is None and name is None and AUTO in (found.values.get("bf16.enabled"), found.values.get("fp16.enabled")):

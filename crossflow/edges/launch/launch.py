@@ -19,7 +19,7 @@ from crossflow.answers.scenario import Scenario, check_strategy, from_document, 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, Problem, SpecError, StrategyError, did_you_mean, with_article
 from crossflow.base.files import Document, Place
-from crossflow.edges.launch import deepspeed, dynamo, megatron, sglang, tensorrt_llm, torchtitan, vllm
+from crossflow.edges.launch import deepspeed, dynamo, maxtext, megatron, sglang, tensorrt_llm, torchtitan, vllm
 from crossflow.edges.launch.constants import constants_of, megatron_flags, remarks
 from crossflow.edges.launch.meaning import Flags, Meaning
 from crossflow.edges.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings
@@ -39,9 +39,9 @@ _EXAMPLES: Mapping[str, Any] = {  # of what files do not say
 IMAGES = "workload.serving.images."  # of requests, not of an engine
 HOST = "software.host"  # times of the host, which no flag says
 OF_REQUESTS = ("workload.prompt", "workload.output")  # which requests say themselves
-TRAINING = ("megatron", "torchtitan", "deepspeed")
+TRAINING = ("megatron", "torchtitan", "deepspeed", "maxtext")
 CHECKPOINTED = ("workload.dtype", "workload.weight_dtype")  # which a checkpoint says where no flag does, in its own way
-PLAIN = ("torchtitan", "deepspeed", "tensorrt-llm")  # whose keys of structured files have no hyphens before them
+PLAIN = ("torchtitan", "deepspeed", "maxtext", "tensorrt-llm")  # whose keys of structured files have no hyphens before them
 TEXT, STDIN = "<text>", "<stdin>"  # the names of what is no file
 
 
@@ -255,6 +255,8 @@ def _meant(parts: Source, known: FlagTable, devices: int | None) -> tuple[Found,
         return found, megatron.meaning(found, devices)
     if parts.kind == "torchtitan":
         return found, torchtitan.meaning(found, devices)
+    if parts.kind == "maxtext":
+        return found, maxtext.meaning(found, devices)
     return found, _served(parts.kind, found, devices, told.text if told else None)
 
 
@@ -384,13 +386,13 @@ def write(scenario: Scenario, kind: str) -> str:
 
     Parameters
     ----------
-    scenario : a transformer that trains (megatron, torchtitan, deepspeed) or is served (the others).
+    scenario : a transformer that trains (megatron, torchtitan, deepspeed, maxtext) or is served (the others).
     kind : the framework.
 
     Returns
     -------
-    Text of a shell script, of a TOML file for torchtitan, or of a DynamoGraphDeployment for dynamo. What no flag says and does not
-    change the plan stands in comments.
+    Text of a shell script, of a TOML file for torchtitan, of a YAML file for maxtext, or of a DynamoGraphDeployment for dynamo. What no
+    flag says and does not change the plan stands in comments.
 
     Raises
     ------
@@ -416,7 +418,7 @@ def write(scenario: Scenario, kind: str) -> str:
         return _text_of(scenario, kind, values, head(found.remarks))
     constants = constants_of(scenario)
     values |= megatron_flags(constants) if kind == "megatron" else {}
-    flavour = values.get("model.flavor", values.get("--model_name_or_path"))
+    flavour = next((values[key] for key in ("model.flavor", "--model_name_or_path", "model_name") if key in values), None)
     return _text_of(scenario, kind, values, head([*found.remarks, *remarks(constants, kind, flavour)]))
 
 
@@ -589,6 +591,8 @@ def _deployed(scenario: Scenario, found: SaidScenario, head: list[str]) -> str:
 def _ruled(scenario: Scenario, kind: str, settings: FlatSettings, plan: Plan, named: Any) -> Flags:
     if kind == "megatron":
         return megatron.flags(settings, plan)
+    if kind == "maxtext":
+        return maxtext.flags(settings, plan, named, scenario.nodes)
     if kind == "vllm":
         return vllm.flags(settings, plan, named, scenario.hosts[0])
     if kind == "sglang":
@@ -676,6 +680,8 @@ def _text_of(scenario: Scenario, kind: str, values: Mapping[str, Any], head: lis
     nodes = scenario.hosts
     if kind == "torchtitan":
         return torchtitan.document(values, nodes, head)
+    if kind == "maxtext":
+        return maxtext.document(values, head)
     if kind in ("deepspeed", "tensorrt-llm"):
         config = {name: value for name, value in values.items() if not name.startswith("--")}
         words = [shell_words(name, value) for name, value in values.items() if name.startswith("--")]

@@ -10,7 +10,7 @@ from typing import Any
 from crossflow.answers.scenario import from_dict
 from crossflow.answers.sections import presets
 from crossflow.base import files
-from crossflow.base.errors import CrossflowError
+from crossflow.base.errors import CrossflowError, did_you_mean
 from crossflow.edges.launch.settings import FlatSettings, of_model, workload_settings
 from crossflow.workload.model_names import ModelNames, model_names, published_as
 from crossflow.workload.released import SERVED
@@ -27,6 +27,15 @@ def by_huggingface(name: str) -> str | None:
     return published_as(name, presets())
 
 
+def like_preset(name: str) -> str:
+    """A guess at the preset that a name on the Hugging Face Hub is near, such as that of a checkpoint in other types; empty for none.
+
+    >>> like_preset("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8")
+    "; did you mean 'qwen3-coder-480b-a35b'?"
+    """
+    return did_you_mean(name.rstrip("/").rpartition("/")[2], presets())
+
+
 def by_flavour(name: str, flavour: str) -> str | None:
     """The preset of a model by torchtitan's name and flavour; None for others."""
     found = (
@@ -35,6 +44,11 @@ def by_flavour(name: str, flavour: str) -> str | None:
         if tuple(map(str.lower, names.torchtitan)) == (name.lower(), flavour.lower())
     )
     return next(found, None)
+
+
+def by_maxtext(name: str) -> str | None:
+    """The preset of a model by MaxText's name; None for others."""
+    return next((preset for preset, names in model_names().presets.items() if name.lower() in names.maxtext), None)
 
 
 def types_of(preset: str) -> Mapping[str, Any]:

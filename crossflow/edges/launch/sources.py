@@ -15,7 +15,7 @@ from crossflow.edges.launch.shell import Script, Word, read_script
 from crossflow.edges.launch.table import FlagTable, GivenFlag, Remark, same, table
 from crossflow.edges.launch.workers import WorkerLine, backend_of, deployment, is_deployment, started
 
-KINDS = ("megatron", "torchtitan", "deepspeed", "vllm", "sglang", "tensorrt-llm", "dynamo")
+KINDS = ("megatron", "torchtitan", "deepspeed", "maxtext", "vllm", "sglang", "tensorrt-llm", "dynamo")
 # Arguments of launchers that count devices, by what they count.
 COUNTS: Mapping[str, tuple[str, ...]] = {
     "nodes": ("nnodes", "nodes", "N", "num-nodes", "num-machines"),
@@ -26,8 +26,13 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nodes": ("NNODES", "NUM_NODES", "N_NODES"), "node": ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS", "NGPU"), "all": ("WORLD_SIZE",),
 }  # fmt: skip
 COMMENT = re.compile(r"^\s*#\s*crossflow:\s*([a-z0-9_.]+)\s*:[^\S\n]*(.*?)[^\S\n]*$", re.MULTILINE)
+# Keys of MaxText that stand alone at the start of a line of a YAML file.
+MAXTEXT = re.compile(r"^(base_config|per_device_batch_size|ici_\w+_parallelism|remat_policy)\s*:", re.MULTILINE)
 LAUNCHERS = ("torchrun", "torch.distributed.launch", "torch.distributed.run", "deepspeed")  # which start one node where nothing names more
-MODULES = {"torchtitan.train": "torchtitan", "vllm.entrypoints.openai.api_server": "vllm", "sglang.launch_server": "sglang"}
+MODULES = {
+    "torchtitan.train": "torchtitan", "vllm.entrypoints.openai.api_server": "vllm", "sglang.launch_server": "sglang",
+    "MaxText.train": "maxtext", "maxtext.trainers.pre_train.train": "maxtext",
+}  # fmt: skip
 SERVERS = {"vllm": "vllm", "sglang": "sglang"}  # programs whose word `serve` starts a server
 BENCHMARKS = ("bench", "sglang.bench_serving", "benchmark_serving.py", "tensorrt_llm.serve.scripts.benchmark_serving")
 POSITIONAL = {"vllm": ("model", "model-tag"), "tensorrt-llm": ("model", "model-path")}  # flags of a model that may stand without one
@@ -92,6 +97,10 @@ def taken_apart(text: str, file: str, kind: str | None, folder: Path | None) -> 
         _check(kind, "dynamo", file)
         found = deployment(text, file)
         return _of_workers(found.workers, found.documents, (), file, folder, own)
+    if MAXTEXT.search(text) and not text.startswith("#!"):
+        _check(kind, "maxtext", file)
+        given = tuple(_of_json(text, file, 0, "YAML"))
+        return Source(kind="maxtext", file=file, given=given, devices=None, nodes=None, said=own, notes=())
     if re.search(r"^\s*\[[\w.]+\]\s*(#.*)?$", text, re.MULTILINE) and not text.startswith("#!"):
         _check(kind, "torchtitan", file)
         devices, nodes = _of_comment(text)
@@ -193,6 +202,8 @@ def _of_script(script: Script, file: str, kind: str | None, folder: Path | None,
         workers = [worker for its, command in known if its == "dynamo" and (worker := started(command)) is not None]
         return _of_workers(workers, script.documents, script.conditions, file, folder, own)
     launcher, words = _parted(command, framework)
+    if framework == "maxtext":
+        words = [_assigned(word) for word in words]
     notes = _conditions(script.conditions)
     others = [other for _, other in known if other is not command]
     if others:
@@ -209,6 +220,13 @@ def _of_script(script: Script, file: str, kind: str | None, folder: Path | None,
     return Source(
         kind=framework, file=file, given=both, devices=devices, nodes=nodes, said=own, notes=(*notes, *more), variables=script.variables
     )
+
+
+def _assigned(word: Word) -> Word:
+    """A word KEY=VALUE of MaxText's command line as a flag, and the file of values that stands before them."""
+    if re.match(r"[A-Za-z]\w*=", word.text):
+        return Word(text=f"--{word.text}", line=word.line)
+    return Word(text=f"--base_config={word.text}", line=word.line) if word.text.endswith((".yml", ".yaml")) else word
 
 
 def _conditions(lines: Sequence[int]) -> list[Remark]:
@@ -260,8 +278,8 @@ def _refuse(found: Sequence[str], kind: str | None, file: str) -> None:
         _check(kind, found[0], file)
     what = f"a command of {kind}" if kind else "a launch file"
     tells = (
-        "pretrain_gpt.py, torchtitan.train or a TOML file, deepspeed or ds_config.json, vllm serve, sglang.launch_server, trtllm-serve, "
-        "workers of dynamo or a DynamoGraphDeployment"
+        "pretrain_gpt.py, torchtitan.train or a TOML file, deepspeed or ds_config.json, MaxText.train or its YAML, vllm serve, "
+        "sglang.launch_server, trtllm-serve, workers of dynamo or a DynamoGraphDeployment"
     )
     raise SpecError([Problem(file=file, message=f"expected {what}: {tells}; nothing of these is in it")])
 
@@ -279,6 +297,8 @@ def _kind_of(command: Sequence[Word]) -> str | None:
             return SERVERS[name]
         if name == "trtllm-serve" and texts[i + 1 : i + 2] not in (["disaggregated"], ["mm_embedding_serve"]):
             return "tensorrt-llm"
+        if name == "train.py" and "maxtext" in text.lower():
+            return "maxtext"
         if text in MODULES or (name in ("train.py", "run_train.sh") and "torchtitan" in text):
             return MODULES.get(text, "torchtitan")
     if any(text.startswith("--parallelism.") or text.startswith("--job.config") for text in texts):

@@ -20,7 +20,7 @@ from crossflow.answers.sections import presets
 from crossflow.base.errors import Problem, SpecError
 from crossflow.base.limits import shown
 from crossflow.edges.launch.meaning import Flags, Meaning, MeantFields
-from crossflow.edges.launch.models import by_huggingface, model_settings, names_of, preset_of, preset_settings, types_of
+from crossflow.edges.launch.models import by_huggingface, like_preset, model_settings, names_of, preset_of, preset_settings, types_of
 from crossflow.edges.launch.residents import VLLM, meant_adapters, meant_encoders, meant_swap, said_adapters, said_swap
 from crossflow.edges.launch.settings import FlatSettings, of_model, several
 from crossflow.edges.launch.table import Found, Remark
@@ -92,7 +92,7 @@ def meant_model(found: Found, flag: str, fields: dict[str, Any], missing: dict[s
     elif name and (Path(name) / CONFIG).is_file():
         fields["workload.model"] = str(Path(name) / CONFIG)
     else:
-        missing["workload.model"] = f"no preset is known as {shown(name)}" if name else "the command names no model"
+        missing["workload.model"] = f"no preset is known as {shown(name)}{like_preset(name)}" if name else "the command names no model"
     return preset
 
 

@@ -732,9 +732,19 @@ def _problems(
     if memory is None:
         found.append((np.asarray(budgets.chip_area > budgets.node_area), "the chip is larger than its share of the package"))
     else:
-        found.append((np.asarray(budgets.chip_area >= budgets.node_area), "the chip leaves no package area for memory devices"))
+        found.append(
+            (
+                np.asarray(budgets.chip_area >= budgets.node_area),
+                "the chip leaves no package area for memory devices: raise budgets.node_area",
+            )
+        )
     package = budgets.node_area * system.packaged
-    found.append((np.asarray(package > parts.substrate.maximum_area), "the accelerators of a package exceed the area of its substrate"))
+    found.append(
+        (
+            np.asarray(package > parts.substrate.maximum_area),
+            "the accelerators of a package exceed the area of its substrate: lower budgets.node_area",
+        )
+    )
     for name in (name for name in parts.sharing if name not in parts.on_chip):
         found.append((disordered(getattr(parts, name)), f"the voltages of {name} must satisfy threshold < minimum <= nominal <= maximum"))
     found += parts.typed.refused

@@ -143,6 +143,8 @@ def _kind(document: Document) -> str:
     kind = document.data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         known = (*_KINDS, "system")
+        if kind is None and {"system", "workload"} & set(document.data):
+            raise document.error((), "this is a scenario and no system; give what its section `system` holds, or the scenario by itself")
         raise document.error(("kind",), f"expected one of {', '.join(known)}, got {shown(kind)}{did_you_mean(str(kind), known)}")
     return kind
 

@@ -37,7 +37,7 @@ def plan_problem(
         or _no_experts(plan, model, task)
         or _no_own_tensor(plan, task)
         or _not_distant(plan)
-        or _not_shared_out(plan, model)
+        or _not_shared_out(plan, model, task)
         or _not_sharded(plan)
         or _not_on_host(plan, task)
         or _not_adapted(plan, model)
@@ -207,7 +207,7 @@ def _no_experts(plan: Plan, model: Transformer, task: JobTask) -> str | None:
     return None
 
 
-def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
+def _not_shared_out(plan: Plan, model: Transformer, task: JobTask) -> str | None:
     """Why experts cannot be cut and shared out over the ranks of a plan."""
     ranks = plan.tensor_of("experts")
     for width in model.expert_widths:
@@ -221,7 +221,9 @@ def _not_shared_out(plan: Plan, model: Transformer) -> str | None:
         beside = f"tp x dp x cp / etp = {plan.tp} x {plan.dp} x {plan.cp} / {ranks}"
     fewer = [degree for degree in divisors(plan.tp) if degree < ranks and sharing % (degree * plan.ep) == 0]
     cure = f"; they do with etp: {fewer[-1]}" if fewer else ""
-    if fewer and fewer[-1] < plan.tp and not plan.sequence_parallel:
+    # Without gradients, experts that fill the tensor group need no exchange: each rank has all tokens and runs its own experts.
+    filled = task != "training" and bool(fewer) and fewer[-1] * plan.ep == plan.tp
+    if fewer and fewer[-1] < plan.tp and not plan.sequence_parallel and not filled:
         cure += " and sequence_parallel: true"
     return f"{beside} ranks are not divisible by ep = {plan.ep}{cure}"
 
