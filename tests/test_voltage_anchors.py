@@ -260,12 +260,13 @@ def test_pins_and_lanes_at_a_lower_voltage_take_its_square_a_byte():
 def test_what_a_chip_may_draw_beside_what_is_static():
     """Of 100 W, 30 W flow always, 10 W of them leak in the units at their voltage and fall with it."""
 
-    def found(power=100, peak=200, stacked=0, voltage=0.7, clock=None, own=None, memory=object()):
+    def found(power=100, peak=200, stacked=0, voltage=0.7, clock=None, own=None, memory=True):
         cores = SimpleNamespace(leakage_power=of(10), point=SimpleNamespace(voltage=of(voltage)), frequency=of(3e9))
-        caches = {"registers": SimpleNamespace(frequency=None), "l1": SimpleNamespace(frequency=clock), "l2": SimpleNamespace(frequency=of(2e9))}
+        clocks = {"registers": None, "l1": clock, "l2": of(2e9)}
+        caches = {name: SimpleNamespace(frequency=each) for name, each in clocks.items()}
         voltages = {} if own is None else {"l2": of(own)}
         parts = SimpleNamespace(
-            compute=unit(minimum_voltage=0.6, nominal_frequency=1e9), on_chip=caches, slice_voltages=voltages, memory=memory
+            compute=unit(minimum_voltage=0.6, nominal_frequency=1e9), on_chip=caches, slice_voltages=voltages, memory=memory or None
         )
         return _throttle(parts, cores, SimpleNamespace(power=of(power), peak_power=peak and of(peak)), of(30), of(stacked))
 
@@ -274,7 +275,7 @@ def test_what_a_chip_may_draw_beside_what_is_static():
     }  # fmt: skip
     assert found(own=0.8).faster[0] == 3.0  # of the unit's clock: the only cache with one in the library has its own
     assert [(one.level, one.voltage[0], one.faster[0]) for one in found(own=0.8).own] == [(2, 0.8, 1.5)]
-    assert found(own=0.8, memory=None).own == ()  # the farthest level is main memory then, which keeps its voltage
+    assert found(own=0.8, memory=False).own == ()  # the farthest level is main memory then, which keeps its voltage
     assert found(clock=of(1.5e9)).faster[0] == 2.0
     assert found(voltage=0.5).minimum[0] == 0.5
     assert found(power=10).power[0] == 0.0
