@@ -129,17 +129,18 @@ def test_members_count_by_their_mean(run):
 
 
 def test_draws_tell_who_wins_in_the_mean_and_most_often(run):
-    made = run(sweep={LOGIC: ["N7", "N5", "N3"]}, uncertainty={"samples": 12, "seed": 3})
+    drawn = {"sweep": {LOGIC: ["N12", "N10", "N7"]}, "uncertainty": {"samples": 12, "seed": 3}}  # at denser ones all wait for the host
+    made = run(**drawn)
     found = made.hinges()
     times = np.array([row["step_time_s"] for row in made.rows]).reshape(3, 12)
     mean, often = found.headlines
     assert (mean.path, often.path) == (LOGIC, f"most often: {LOGIC}")
-    assert mean.winner == often.winner == "N3"
+    assert mean.winner == often.winner == "N7"
     order = np.sort(times.mean(axis=1))
     assert mean.margin == pytest.approx(order[1] / order[0] - 1.0, rel=1e-6)
     counts = sorted(np.bincount(times.argmin(axis=0), minlength=3))
     assert often.margin == pytest.approx((counts[-1] - counts[-2] * (counts[-2] > 0)) / 12)
-    again = run(sweep={LOGIC: ["N7", "N5", "N3"]}, uncertainty={"samples": 12, "seed": 3}, scenario=halved())
+    again = run(**drawn, scenario=halved())
     halves = np.sort(np.array([row["step_time_s"] for row in again.rows]).reshape(3, 12).mean(axis=1))
     assert of(found, CONSTANT, 0.5, LOGIC).margin == pytest.approx(halves[1] / halves[0] - 1.0, rel=1e-6)
 

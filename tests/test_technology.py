@@ -9,7 +9,9 @@ import pytest
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.base.files import Document
 from crossflow.base.units import parse
+from crossflow.hardware.architecture.system import architecture, resolve
 from crossflow.hardware.technology.library import KINDS, Choice, TechLibrary, library_document, load_library
 
 NODES = {"N16": -1, "N12": 0, "N10": 1, "N7": 2, "N5": 3, "N3": 4, "N2": 5, "N1": 6}  # steps of the paper
@@ -256,6 +258,36 @@ def test_the_papers_library_leaves_out_nodes_that_it_does_not_know():
     assert list(paper.logic) == [name for name in TODAY if name not in ("N4", "A16", "A14")]
     areas = [float(paper.logic[name].area[0]) for name in paper.logic]
     assert areas == sorted(areas, reverse=True)
+
+
+def test_a_node_that_a_library_leaves_out_is_told_with_the_one_that_has_it(tmp_path):
+    """A16 was taken for a slip of N16. Its pitch is that of N2, so no row of the paper's could be worked out from it either."""
+    with pytest.raises(CrossflowError) as told:
+        load_library("deepflow-2024").component("logic", "a16")
+    assert str(told.value) == (
+        "technology library 'deepflow-2024' has no logic 'a16'; 'standard', which it extends, has it: `techlib: standard` takes all"
+        " figures of that library, where the other parts of the template are in it too; known: N16, N12, N10, N7, N5, N3, N2, N1"
+    )
+    own = tmp_path / "mine.yaml"
+    own.write_text("name: mine\nextends: deepflow-2024\nsources: {}\nmemory: {HBM4: null}\n")
+    mine = load_library(str(own))
+    with pytest.raises(CrossflowError, match="has no memory 'HBM4'; 'deepflow-2024', which it extends, has it"):
+        mine.component("memory", "HBM4")
+    with pytest.raises(CrossflowError, match=r"has no logic 'A14'; known"):
+        mine.component("logic", "A14")  # the library that it extends has none either
+
+
+@pytest.mark.parametrize("template", ["mcm", "pathfinder", "waferscale"])
+def test_templates_of_the_paper_take_nodes_of_today_from_the_standard_library(template):
+    """The cure that the sentence names: denser nodes have units of no lower rate."""
+    with pytest.raises(SpecError, match="`techlib: standard` takes all figures"):
+        resolve(Document(file="one", data={"template": template, "technology": {"logic": "N4"}}))
+    rates = []
+    for node in ("N5", "N4", "N2", "A16", "A14"):
+        spec, _ = resolve(Document(file="one", data={"template": template, "techlib": "standard", "technology": {"logic": node}}))
+        rates.append(architecture(spec).throughput["fp16"][0])
+    assert rates == sorted(rates)
+    assert rates[0] > 0.0
 
 
 def test_null_that_leaves_out_nothing_is_an_error_at_its_line(tmp_path):

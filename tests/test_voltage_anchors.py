@@ -1,5 +1,6 @@
 """Voltages by hand: least voltages, leakage, clocks under a limit of power, and designs that cannot be built."""
 
+import dataclasses
 import functools
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from test_voltage import CORE, run
 
 from crossflow.hardware.architecture.datasheet import sustained
 from crossflow.hardware.architecture.generator import _throttle, build_cores, build_links, build_memory, choose_parts
-from crossflow.hardware.architecture.model import Throttle
+from crossflow.hardware.architecture.model import CacheClock, Throttle
 from crossflow.hardware.architecture.system import architecture
 from crossflow.hardware.architecture.voltage import frugal_voltage, throttled, voltage_for
 from crossflow.hardware.technology.alpha_power import relative_frequency, relative_power, voltage_at
@@ -125,6 +126,38 @@ def test_caches_beside_units_of_another_clock_by_hand(case):
     assert found[0] == pytest.approx(clock, rel=1e-6)
 
 
+OWN = [
+    # units at full clock over the cache's own, its voltage, time of the operations, power, clock: 1 J of units and of the cache
+    ("a slower cache keeps the voltage of its clock", 2.0, 0.5, 1.0, 0.75 * (0.75**2 + 1.0), 0.75),
+    ("until the units are as slow", 2.0, 0.5, 1.0, 0.4 * (0.4**2 + 0.8**2), 0.4),
+    ("and stays at the least voltage", 2.0, 0.5, 1.0, 0.2 * (0.25**2 + (0.25 / 0.5) ** 2), 0.2),
+    ("a faster one falls with the chip", 0.8, 1.25, 1.0, 0.8 * (0.8**2 + 0.8**2), 0.8),
+]
+
+
+@pytest.mark.parametrize("case", OWN, ids=[case[0] for case in OWN])
+def test_a_cache_with_its_own_clock_by_hand(case):
+    """Half the clock at half the voltage: the energies of the others fell with the clock of the units, and its own a second time."""
+    _, faster, voltage, compute, power, clock = case
+    shared = limit(power)
+    own = dataclasses.replace(shared, own=(CacheClock(level=0, voltage=of(voltage), faster=of(faster)),))
+    found, energy = throttled(ONE, compute * ONE, ONE, 0.0 * ONE, 0.0 * ONE, own, own=(ONE,))
+    assert found[0] == pytest.approx(clock, rel=1e-6)
+    assert energy[0] == pytest.approx(power / clock, rel=1e-6)
+
+
+def test_caches_of_one_clock_may_be_told_one_by_one(much_work):
+    (compute, switched, cached, moved), limits = much_work
+    shared = Throttle(**limits)
+    apart = dataclasses.replace(shared, own=(CacheClock(level=0, voltage=shared.nominal, faster=shared.faster),))
+    work = np.ones(20_000), compute, switched
+    (clock, energy), (same, spent) = (
+        throttled(*work, cached, moved, shared), throttled(*work, 0.4 * cached, moved, apart, own=(0.6 * cached,)),
+    )  # fmt: skip
+    np.testing.assert_allclose(same, clock, rtol=2e-6)
+    np.testing.assert_allclose(spent, energy, rtol=2e-6)
+
+
 @pytest.mark.parametrize("case", CLOCKS, ids=[case[0] for case in CLOCKS])
 def test_clocks_under_a_limit_by_hand(case):
     """The clock draws the limit; energy beside leakage is that power, less the leakage that is static, over the longer time."""
@@ -227,15 +260,22 @@ def test_pins_and_lanes_at_a_lower_voltage_take_its_square_a_byte():
 def test_what_a_chip_may_draw_beside_what_is_static():
     """Of 100 W, 30 W flow always, 10 W of them leak in the units at their voltage and fall with it."""
 
-    def found(power=100, peak=200, stacked=0, voltage=0.7, clock=None):
+    def found(power=100, peak=200, stacked=0, voltage=0.7, clock=None, own=None, memory=True):
         cores = SimpleNamespace(leakage_power=of(10), point=SimpleNamespace(voltage=of(voltage)), frequency=of(3e9))
-        caches = {"registers": SimpleNamespace(frequency=None), "l1": SimpleNamespace(frequency=clock)}
-        parts = SimpleNamespace(compute=unit(minimum_voltage=0.6, nominal_frequency=1e9), on_chip=caches)
+        clocks = {"registers": None, "l1": clock, "l2": of(2e9)}
+        caches = {name: SimpleNamespace(frequency=each) for name, each in clocks.items()}
+        voltages = {} if own is None else {"l2": of(own)}
+        parts = SimpleNamespace(
+            compute=unit(minimum_voltage=0.6, nominal_frequency=1e9), on_chip=caches, slice_voltages=voltages, memory=memory or None
+        )
         return _throttle(parts, cores, SimpleNamespace(power=of(power), peak_power=peak and of(peak)), of(30), of(stacked))
 
-    assert {name: float(getattr(found(), name)[0]) for name in vars(found())} == {
-        "power": 80.0, "leakage": 10.0, "voltage": 0.7, "threshold": 0.3, "minimum": 0.6, "nominal": 1.0, "faster": 3.0,
+    assert {name: value and float(value[0]) for name, value in vars(found()).items()} == {
+        "power": 80.0, "leakage": 10.0, "voltage": 0.7, "threshold": 0.3, "minimum": 0.6, "nominal": 1.0, "faster": 1.5, "own": (),
     }  # fmt: skip
+    assert found(own=0.8).faster[0] == 3.0  # of the unit's clock: the only cache with one in the library has its own
+    assert [(one.level, one.voltage[0], one.faster[0]) for one in found(own=0.8).own] == [(2, 0.8, 1.5)]
+    assert found(own=0.8, memory=False).own == ()  # the farthest level is main memory then, which keeps its voltage
     assert found(clock=of(1.5e9)).faster[0] == 2.0
     assert found(voltage=0.5).minimum[0] == 0.5
     assert found(power=10).power[0] == 0.0

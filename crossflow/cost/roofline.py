@@ -380,7 +380,10 @@ def _busy(
     busy, moved = times.max(axis=0), traffic * per_byte
     if architecture.throttle is None:
         return times, busy, np.ones(1), switched + moved.sum(axis=0)
-    clock, spent = throttled(busy, compute, switched, moved[:-1].sum(axis=0), moved[-1], architecture.throttle, within)
+    apart = [clock.level for clock in architecture.throttle.own]
+    cached = moved[:-1].sum(axis=0) if not apart else moved[[level for level in range(len(moved) - 1) if level not in apart]].sum(axis=0)
+    own = [moved[level] for level in apart]
+    clock, spent = throttled(busy, compute, switched, cached, moved[-1], architecture.throttle, within, own)
     return times, busy, clock, spent
 
 

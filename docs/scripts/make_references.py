@@ -46,6 +46,7 @@ WORKS: tuple[tuple[Mapping[str, Any], str, int], ...] = (  # workload, strategy 
     ({**DENSE, "global_batch": 64}, "tp4-dp2-z1-sp", 8),
     ({"model": "llama3-70b", "global_batch": 512}, "tp8-pp4-dp16-z1-sp", 512),
     ({**DENSE, "task": "prefill", "global_batch": 8, "sequence": 4096}, "tp8", 8),
+    ({**DENSE, "task": "prefill", "global_batch": 4, "sequence": 4096}, "tp4", 4),
     ({"model": "llama3-70b", "task": "prefill", "global_batch": 8, "sequence": 2048}, "tp8", 8),
     *(({**DENSE, "task": "decode", "global_batch": users, "sequence": 4096}, "tp8", 8) for users in (1, 8, 64, 512)),
     ({"model": "llama3-70b", "task": "decode", "global_batch": 64, "sequence": 4096}, "tp8", 8),

@@ -21,10 +21,10 @@ from crossflow.base.files import FileModel
 from crossflow.base.formats import with_like
 from crossflow.hardware.architecture.datatypes import Rates, TypedUnits, gathered, with_types
 from crossflow.hardware.architecture.harvest import lit, spares_of
-from crossflow.hardware.architecture.model import Architecture, BudgetUse, Level, Limit, Port, SecondMemory, Throttle
+from crossflow.hardware.architecture.model import Architecture, BudgetUse, CacheClock, Level, Limit, Port, SecondMemory, Throttle
 from crossflow.hardware.architecture.packaging import Mounted, cooled, on_logic, packaged, room
 from crossflow.hardware.architecture.price import Spares
-from crossflow.hardware.architecture.shaping import edges, shaped_cache, shaped_unit
+from crossflow.hardware.architecture.shaping import edges, own_clock, shaped_cache, shaped_unit
 from crossflow.hardware.architecture.supply import NO_LOSSES, PowerLosses, delivered, delivery_of, endured, losses
 from crossflow.hardware.architecture.switching import NOTHING as UNSWITCHED
 from crossflow.hardware.architecture.switching import Switching, with_switches, working
@@ -51,6 +51,7 @@ class Parts:
     typed: TypedUnits  # the compute unit with the types of the template, and the energy of each
     vector_part: Array  # vector units for each operation of the matrix units, over those of the library's unit. [1]
     on_chip: Mapping[str, OnChip]
+    slice_voltages: Mapping[str, Array]  # of the caches whose slices have a clock of their own. [V]
     memory: OffChip | None  # None where the farthest on-chip level is main memory
     second_memory: OffChip | None  # a second memory, where there is one
     intra_link: Link
@@ -216,10 +217,12 @@ def choose_parts(system: GeneratedSystem, library: TechLibrary, choices: Mapping
     }
     bond: Bond = library.gather("bond", choice["bond"])
     formed = {name: shaped_cache(cache, system.levels[name], typed.unit) for name, cache in caches.items()}
+    clocks = {name: own_clock(cache, system.levels[name], typed.unit) for name, cache in caches.items()}
     return Parts(
         typed=typed,
         vector_part=taken([edges(*pair) for pair in zip(units, shaped, strict=True)], choice["compute"].index),
         on_chip={name: library.scale(cache, choice["logic"], grown) for name, cache in formed.items()},
+        slice_voltages={name: clock[1] for name, clock in clocks.items() if clock is not None},
         stacked={name: library.scale(cache, choice["stacked_logic"]) for name, cache in formed.items()},
         bond=bond,
         memory=_memory_devices(library, choice["memory"], changes.memory, bond),
@@ -444,8 +447,8 @@ def _throttle(
 ) -> Throttle | None:
     """What switching and the leakage of the units may draw, and the voltages between which the chip may save. [W], [V]
 
-    The energies of caches hold at the clock of their slices, that of the first level that has one, or where none has, at the nominal
-    one of the units.
+    The energies of a cache hold at the clock that the template gives its slices; those of all other caches at one clock, that of the
+    first of them that has one in the library, or where none has, at the nominal one of the units.
 
     None where components together draw no more than the device may: without `peak_power`, without losses, and without dies on the
     compute dies (`stacked`, their area [m2]), to which accesses take energy beside the shares.
@@ -453,7 +456,8 @@ def _throttle(
     if budgets.peak_power is None and not stacked.any() and not lost.any:
         return None
     compute, leaked, voltage = parts.compute, lost.leaked * cores.leakage_power, cores.point.voltage
-    clock = next((cache.frequency for cache in parts.on_chip.values() if cache.frequency is not None), compute.nominal_frequency)
+    own = parts.slice_voltages
+    shared = (cache.frequency for name, cache in parts.on_chip.items() if name not in own and cache.frequency is not None)
     return Throttle(
         power=np.maximum(budgets.power - static + leaked, 0.0),
         leakage=leaked,
@@ -461,7 +465,12 @@ def _throttle(
         threshold=compute.threshold_voltage,
         minimum=np.minimum(compute.minimum_voltage, voltage),
         nominal=compute.nominal_voltage,
-        faster=divide(cores.frequency, clock),
+        faster=divide(cores.frequency, next(shared, compute.nominal_frequency)),
+        own=tuple(
+            CacheClock(level=i, voltage=own[name], faster=divide(cores.frequency, np.asarray(cache.frequency)))
+            for i, (name, cache) in enumerate(parts.on_chip.items())
+            if name in own and (parts.memory is not None or i < len(parts.on_chip) - 1)  # not what is main memory
+        ),
     )
 
 

@@ -80,6 +80,15 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheClock:
+    """A cache whose slices have a clock of their own, and so a voltage of their own at which its energies hold; arrays of shape (n,)."""
+
+    level: int  # which of the device's levels it is, from the nearest
+    voltage: Array  # of its own clock. [V]
+    faster: Array  # full clock of the units over its own. [1]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Throttle:
     """How a device that would draw more than its power slows down; arrays of shape (n,)."""
 
@@ -88,8 +97,9 @@ class Throttle:
     voltage: Array  # operating point that its rates hold at. [V]
     threshold: Array  # [V]
     minimum: Array  # voltage below which units are left dark instead. [V]
-    nominal: Array  # voltage of the caches at their own clock. [V]
+    nominal: Array  # voltage of the caches at the clock that they share. [V]
     faster: Array = field(default_factory=lambda: np.ones(1))  # full clock of the units over that of the caches. [1]
+    own: tuple[CacheClock, ...] = ()  # caches that do not share it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,10 +97,17 @@ def shaped_cache(cache: OnChip, level: OnChipLevel, unit: Compute) -> OnChip:
             changes["port_area"] = cache.port_area * level.slice_width / cache.slice_width
     if level.frequency is not None and cache.frequency is None:
         changes["frequency"] = level.frequency
-    elif level.frequency is not None and cache.frequency is not None:
-        nominal, threshold = unit.nominal_voltage, unit.threshold_voltage
-        fastest = cache.frequency * relative_frequency(unit.maximum_voltage, nominal, threshold)
-        changes["frequency"] = clock = np.minimum(level.frequency, fastest)
-        voltage = np.maximum(voltage_at(clock / cache.frequency, nominal, threshold), unit.minimum_voltage)
-        changes |= {name: getattr(cache, name) * (voltage / nominal) ** 2 for name in SWITCHED}
+    own = own_clock(cache, level, unit)
+    if own is not None:
+        changes["frequency"], voltage = own
+        changes |= {name: getattr(cache, name) * (voltage / unit.nominal_voltage) ** 2 for name in SWITCHED}
     return cache.model_copy(update=changes)
+
+
+def own_clock(cache: OnChip, level: OnChipLevel, unit: Compute) -> tuple[Array, Array] | None:
+    """Clock [Hz] that a level gives the slices of its cache, and their voltage [V]; None where they keep the clock of the library."""
+    if level.frequency is None or cache.frequency is None:
+        return None
+    nominal, threshold = unit.nominal_voltage, unit.threshold_voltage
+    clock = np.minimum(level.frequency, cache.frequency * relative_frequency(unit.maximum_voltage, nominal, threshold))
+    return clock, np.maximum(voltage_at(clock / cache.frequency, nominal, threshold), unit.minimum_voltage)

@@ -10,6 +10,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -70,14 +71,16 @@ def frugal_voltage(nominal: Array, threshold: Array, leakage: Array) -> Array:
 
 
 def throttled(
-    time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle, within: Array | None = None
-) -> tuple[Array, Array]:
+    time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle, within: Array | None = None,
+    own: Sequence[Array] = (),
+) -> tuple[Array, Array]:  # fmt: skip
     """Clock of work that would draw more than a device's power, over the full one [1], and the energy it takes beside leakage. [J]
 
     Units that wait for another resource first run as slowly as that allows, which costs no time. Where that is not enough
     the clock of the chip falls, and with it the voltages of units and caches, down to the minimum voltage; below it units are
     left dark. Caches have the voltage that the clock of the units asks of them, and at most that of their own clock: a chip whose
-    units could run faster has no slower and no more frugal caches at the clock that its power allows. Main memory keeps its
+    units could run faster has no slower and no more frugal caches at the clock that its power allows. A cache whose slices have a
+    slower clock has the voltage of that clock already, and saves no more before the units are as slow. Main memory keeps its
     voltage. The leakage of the units falls with their voltage; that at full voltage is counted with the static power, so it is
     taken off here.
 
@@ -86,9 +89,10 @@ def throttled(
     time, compute : that of the work, and of its operations alone, at the full clock. [s]
     switched, cached, moved : energy there of its operations, of its traffic on the chip, and of that of main memory. [J]
     within : a time that matters alone, where given: the clock of work that takes longer is zero, and it takes endless energy. [s]
+    own : energy of the traffic of caches with a clock of their own, in the order of `limit.own`, beside `cached`. [J]
     """
-    work = _Work.of(time, compute, switched, cached, moved, limit)
-    rows = [getattr(work, field.name) for field in fields(work)]  # `astuple` would copy them
+    work = _Work.of(time, compute, switched, (cached, *own), moved, limit)
+    rows = work.rows
     shape, most = np.broadcast_shapes(*map(np.shape, rows)), work.power * (1.0 + 1e-9)
     if within is None:
         clock, sought = np.ones(shape), work.drawn(np.ones(1)) > most
@@ -99,68 +103,99 @@ def throttled(
     sought = np.broadcast_to(sought, shape)
     if sought.any():
         held = np.stack([np.broadcast_to(row, shape)[sought] for row in rows])
-        clock[sought] = np.concatenate([_clock_within(_Work(*held[:, start : start + CHUNK])) for start in range(0, held.shape[1], CHUNK)])
+        parts = [_Work.from_rows(held[:, start : start + CHUNK]) for start in range(0, held.shape[1], CHUNK)]
+        clock[sought] = np.concatenate([_clock_within(part) for part in parts])
     allowed = (limit.power - limit.leakage) * divide(time, clock)
-    return clock, np.where(clock < 1.0, allowed, np.minimum(switched + cached + moved, allowed))
+    return clock, np.where(clock < 1.0, allowed, np.minimum(sum(own, switched + cached) + moved, allowed))
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """Accesses of caches that share a clock; arrays as in `_Work`."""
+
+    headroom: Array  # x in `_voltage` at the full clock, were theirs not bounded. [V]
+    highest: Array  # voltage at their own clock, where the units may ask for more. [V]
+    least: Array  # voltage at least. [V]
+    power: Array  # that of their traffic at the full clock, over the square of their voltage. [W/V^2]
+
+    @classmethod
+    def of(cls, energy: Array, often: Array, needed: Array, faster: Array, voltage: Array, limit: Throttle) -> _Cached:
+        """Those of caches with a voltage at their own clock, beside units whose full clock is `faster`."""
+        above = np.maximum(needed * faster, 1.0) if np.any(faster > 1.0) else np.ones(1)
+        highest = np.where(above > 1.0, voltage, np.inf)
+        return cls(above * headroom_at(voltage, limit.threshold), highest, np.minimum(limit.minimum, voltage), energy * often / voltage**2)
 
 
 @dataclass(frozen=True)
 class _Work:
     """What the power of work at a clock c follows from; arrays of one shape, or of (n,) where only the device matters.
 
-    P(c) = c (switched u^2 + cached w^2 + moved) + leakage u min(lit c, 1), with the voltages u of the units and w of the caches.
+    P(c) = c (switched u^2 + sum of cached w^2 + moved) + leakage u min(lit c, 1), with the voltages u of the units and w of caches.
     """
 
     units: Array  # x in `_voltage` of the units at the full clock. [V]
-    caches: Array  # that of the caches, were their clock not bounded. [V]
-    highest: Array  # voltage of the caches at their own clock, where the units may ask for more. [V]
     threshold: Array  # [V]
     least: Array  # voltage of the units at least. [V]
-    least_cached: Array  # that of the caches. [V]
     switched: Array  # power of the operations at the full clock, over the square of their voltage there. [W/V^2]
-    cached: Array  # that of the traffic on the chip. [W/V^2]
     moved: Array  # that of the traffic of main memory. [W]
     leakage: Array  # that of the units at full voltage, over it. [W/V]
     lit: Array  # units that are not left dark at the least voltage, at the full clock; more than one where none is. [1]
     power: Array  # that may be drawn. [W]
+    caches: tuple[_Cached, ...]  # those that share a clock, and each that has its own
 
     @classmethod
-    def of(cls, time: Array, compute: Array, switched: Array, cached: Array, moved: Array, limit: Throttle) -> _Work:
-        """Work as `throttled` has it."""
+    def of(cls, time: Array, compute: Array, switched: Array, cached: Sequence[Array], moved: Array, limit: Throttle) -> _Work:
+        """Work as `throttled` has it; `cached` is the energy of the caches that share a clock, and of each that has its own."""
         needed, often = divide(compute, time), divide(np.ones(1), time)
-        faster = np.maximum(needed * limit.faster, 1.0) if np.any(limit.faster > 1.0) else np.ones(1)
+        clocks = ((limit.faster, limit.nominal), *((one.faster, one.voltage) for one in limit.own))
         return cls(
             needed * headroom_at(limit.voltage, limit.threshold),
-            faster * headroom_at(limit.nominal, limit.threshold),
-            np.where(faster > 1.0, limit.nominal, np.inf),
             limit.threshold,
             np.minimum(limit.minimum, limit.voltage),
-            np.minimum(limit.minimum, limit.nominal),
             switched * often / limit.voltage**2,
-            cached * often / limit.nominal**2,
             moved * often,
             limit.leakage / limit.voltage,
             divide(needed, relative_frequency(limit.minimum, limit.voltage, limit.threshold)),
             limit.power,
+            tuple(_Cached.of(energy, often, needed, *clock, limit) for energy, clock in zip(cached, clocks, strict=True)),
         )
+
+    @property
+    def rows(self) -> list[Array]:
+        """All arrays, from which `from_rows` makes the work again; `astuple` would copy them."""
+        own = [getattr(self, name) for name in FIELDS]
+        return own + [getattr(cache, field.name) for cache in self.caches for field in fields(cache)]
+
+    @classmethod
+    def from_rows(cls, rows: Array) -> _Work:
+        """Work of the arrays of `rows`, all of one shape."""
+        caches = rows[len(FIELDS) :].reshape(-1, len(fields(_Cached)), rows.shape[-1])
+        return cls(*rows[: len(FIELDS)], tuple(_Cached(*one) for one in caches))  # type: ignore[call-arg]
 
     def drawn(self, clock: Array) -> Array:
         """Power at a clock of the chip, without the static power beside the leakage of the units. [W]"""
         units = np.maximum(_voltage(clock * self.units, self.threshold)[0], self.least)
-        caches = np.clip(_voltage(clock * self.caches, self.threshold)[0], self.least_cached, self.highest)
-        energy = self.switched * units * units + self.cached * caches * caches + self.moved
+        energy = self.switched * units * units + self.moved
+        for cache in self.caches:
+            voltage = np.clip(_voltage(clock * cache.headroom, self.threshold)[0], cache.least, cache.highest)
+            energy = energy + cache.power * voltage * voltage
         return np.asarray(clock * energy + self.leakage * np.minimum(clock * self.lit, 1.0) * units)
 
     def rising(self, clock: Array) -> tuple[Array, Array]:
         """The same, and c dP/dc. [W]"""
         units, faster = _rising(clock * self.units, self.threshold, self.least)
-        caches, warmer = _rising(clock * self.caches, self.threshold, self.least_cached, self.highest)
         lit = clock * self.lit
-        leakage = self.leakage * np.minimum(lit, 1.0)
-        switched, cached = self.switched * units, self.cached * caches
-        energy = switched * units + cached * caches + self.moved
-        slope = clock * (energy + 2.0 * (switched * faster + cached * warmer)) + leakage * (faster + np.where(lit < 1.0, units, 0.0))
+        leakage, switched = self.leakage * np.minimum(lit, 1.0), self.switched * units
+        energy, steeper = switched * units + self.moved, switched * faster
+        for cache in self.caches:
+            voltage, warmer = _rising(clock * cache.headroom, self.threshold, cache.least, cache.highest)
+            cached = cache.power * voltage
+            energy, steeper = energy + cached * voltage, steeper + cached * warmer
+        slope = clock * (energy + 2.0 * steeper) + leakage * (faster + np.where(lit < 1.0, units, 0.0))
         return np.asarray(clock * energy + leakage * units), np.asarray(slope)
+
+
+FIELDS = tuple(field.name for field in fields(_Work) if field.name != "caches")
 
 
 def _voltage(x: Array, threshold: Array) -> tuple[Array, Array]:

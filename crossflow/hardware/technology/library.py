@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from crossflow.base import files, limits
 from crossflow.base.arrays import Array, Index, Mask, numbered
@@ -89,6 +90,7 @@ class TechLibrary(NamedFileModel):
     switch: Mapping[str, Switch] = {}
     bond: Mapping[str, Bond] = {}
     substrate: Mapping[str, Substrate] = {}
+    _left_out: Mapping[str, tuple[str, ...]] = PrivateAttr(default={})  # names of the library below that it has no entries of, by kind
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Names of the components of a kind (compute, datapath, on_chip, memory, link, switch, bond, substrate, logic, delivery)."""
@@ -103,9 +105,14 @@ class TechLibrary(NamedFileModel):
         known: Mapping[str, Any] = getattr(self, kind)
         found = known_name(name, known)
         if found is None:
+            left = known_name(name, dict.fromkeys(self._left_out.get(kind, ())))
+            cure = (
+                f"; '{self.extends}', which it extends, has it: `techlib: {self.extends}` takes all figures of that library, where the"
+                " other parts of the template are in it too"
+            )
             raise CrossflowError(
                 f"technology library '{self.name}' has no {kind.replace('_', '-')} '{name}'"
-                f"{did_you_mean(name, known)}; known: {among(known, f'`crossflow show {self.name}`')}"
+                f"{did_you_mean(name, known) if left is None else cure}; known: {among(known, f'`crossflow show {self.name}`')}"
             )
         return found
 
@@ -286,6 +293,9 @@ def _library(chain: Texts) -> TechLibrary:
     document = _merged(chain)
     library = files.validate(TechLibrary, document, sourced=True)
     _check(library, document)
+    if chain[1:]:
+        below = _merged(chain[1:]).data
+        library._left_out = {kind: tuple(set(below.get(kind, ())) - set(library.names(kind))) for kind in KINDS}
     return library
 
 
