@@ -694,7 +694,7 @@ def test_a_system_of_another_size_is_refused_at_its_place(tmp_path, capsys):
     ("words", "sentence"),
     [
         (("--batch", "4"), "--batch is for models; a text of XLA says it itself"),
-        (("--rank", "1"), "--rank is for records of crossflow emulate"),
+        (("--rank", "1"), "--rank is for models and records of crossflow emulate"),
         (
             ("--cost", "all-reduce=pass"),
             "--cost all-reduce: the text has no call or unknown operation of that name, nor any other; leave it out",

@@ -39,13 +39,13 @@ _MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "get_coordinate", 
 
 
 @contextlib.contextmanager
-def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
-    """Rank 0 of a world of `size` ranks, with a process group, in which every tensor is fake; what is left with it."""
+def fake_world(size: int, number: int = 0) -> Iterator[contextlib.ExitStack]:
+    """The rank of a `number` of a world of `size` ranks, with a process group, in which every tensor is fake; what is left with it."""
     if dist.is_initialized():
         raise CrossflowError("torch.distributed is already initialised in this process; import the model in a process of its own")
     rank = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "localhost",
@@ -61,7 +61,7 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         torch._C._set_mkldnn_enabled(False)  # its kernels hide the products of a whole LSTM
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        dist.init_process_group("fake", store=FakeStore(), rank=number, world_size=size)
         stack.callback(_leave)
         stack.enter_context(_replaced_everywhere(list(_changes())))
         for owner, name, value in _methods():
