@@ -320,3 +320,12 @@ def test_tensor_ranks_share_experts_as_the_plan_of_the_library_says(kind, more, 
     router = 2 * 3 * 2 * 32 * 64 * 4  # of two layers, forward and both ways back: tokens, width and experts
     assert work(two) == (work(alone) - router) / 2 + router
     assert two.parameters == alone.parameters
+
+
+def test_masks_of_attention_that_is_written_out_are_left_out_where_no_token_is_padded(tmp_path):
+    """As on real tensors, of which the library asks it; it builds one of all pairs for tensors that a compiler traces."""
+    keys = {**SMALL, "num_landmarks": 4, "segment_means_seq_len": 16, "architectures": ["NystromformerForMaskedLM"], "dtype": "float32"}
+    program = record(config(tmp_path, "nystromformer", **keys), sequence=16)
+    layer, landmarks, width = "nystromformer.encoder.layer.0.attention.self", 4, 16
+    products = [program.kernels[i] for op in program.ops if op.layer == layer and op.phase == "forward" for i in op.kernels]
+    assert (landmarks, landmarks, width) in {(one.m, one.n, one.k) for one in products if isinstance(one, Product)}

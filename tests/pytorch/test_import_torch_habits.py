@@ -691,3 +691,27 @@ def test_a_file_of_torch_export_is_a_model(task, tmp_path):
     assert found.parameters == plain.parameters
     work = [sum(one.m * one.n * one.k for one in program.kernels if isinstance(one, Product)) for program in (found, plain)]
     assert work[0] == work[1] > 0
+
+
+class WithWords(nn.Module):
+    """An MLP between a table and a head whose bias is a weight of the model, as that of ESM is."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head, self.bias = nn.Embedding(64, 16), nn.Linear(16, 64, bias=False), nn.Parameter(torch.zeros(64))
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(2))
+
+    def forward(self, words):
+        found = self.table(words)
+        for layer in self.layers:
+            found = found + layer(found)
+        return self.head(found) + self.bias
+
+
+@pytest.mark.parametrize("more", ["", ",ddp", ",fsdp2"])
+def test_a_whole_weight_beside_a_divided_head_gets_its_gradient_gathered(more):
+    """Ranks have parts of it, by the vocabulary; torch left the parts to the optimizer, and FSDP2 to its own error."""
+    program = record(lambda: (WithWords(), torch.zeros(2, 8).long()), world_size=4 if more else 2, parallel=f"tp=2{more}")
+    gathered = [one.size for one in program.messages if one.collective == "all_gather" and one.size == 64 * 4]
+    assert program.parameters == 64 * 16 * 2 + 64 + 2 * (16 * 32 * 2 + 32 + 16)
+    assert gathered

@@ -99,7 +99,11 @@ def _built(kind: Any, config: Any, options: SourceOptions) -> Any:
 
 @contextlib.contextmanager
 def fused_attention() -> Iterator[None]:
-    """Let models of transformers run attention as one kernel, whichever they name; masks are not built: their kind is known."""
+    """Let models of transformers run attention as one kernel, whichever they name; masks are not built: their kind is known.
+
+    Code that builds masks by itself asks whether a batch has any padding, but not of fake tensors, which it takes for those of a compiler.
+    """
+    from transformers import masking_utils
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -107,9 +111,12 @@ def fused_attention() -> Iterator[None]:
     before = [(table, dict(table)) for table, _ in tables]
     for table, ours in tables:
         table.update(dict.fromkeys([ATTENTION, "sdpa", *(name for name in table if name.startswith("fl"))], ours))
+    traces = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda _tensor=None: traces()
     try:
         yield
     finally:
+        masking_utils.is_tracing = traces
         for table, kept in before:
             table.clear()
             table.update(kept)

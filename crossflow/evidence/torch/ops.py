@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional
+from torch.distributed.tensor import Replicate
 from torch.overrides import TorchFunctionMode
 
 from crossflow.evidence.torch.constants import numbered
@@ -114,11 +115,15 @@ class MixedAdamW(torch.optim.Optimizer):
 
 
 def gradient(parameter: Any) -> Any:
-    """The gradient of a parameter, the part of this rank, that of more bits where it has one; None where it has none."""
+    """The gradient of a parameter, the part of this rank, that of more bits where it has one; None where it has none.
+
+    That of a whole parameter beside divided ones, such as a bias of the vocabulary, is divided as their results are, and gathered.
+    """
     own = getattr(parameter, "main_grad", None)
     found = parameter.grad if own is None else own
-    if getattr(found, "placements", None) != getattr(parameter, "placements", None) and found is not None and own is None:
-        found = found.redistribute(placements=parameter.placements)
+    lies = getattr(found, "placements", None)
+    if lies is not None and lies != (wanted := getattr(parameter, "placements", (Replicate(),) * len(lies))) and own is None:
+        found = found.redistribute(placements=wanted)
     return found if found is None else local(found)
 
 
