@@ -715,3 +715,32 @@ def test_a_whole_weight_beside_a_divided_head_gets_its_gradient_gathered(more):
     gathered = [one.size for one in program.messages if one.collective == "all_gather" and one.size == 64 * 4]
     assert program.parameters == 64 * 16 * 2 + 64 + 2 * (16 * 32 * 2 + 32 + 16)
     assert gathered
+
+
+class Refined(nn.Module):
+    """Heads behind each layer that share their weights, as those of Deformable DETR."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(perceptron() for _ in range(2))
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)) for _ in range(2))
+        for ours, theirs in zip(self.heads[0], self.heads[1], strict=True):
+            if isinstance(ours, nn.Linear):
+                theirs.weight, theirs.bias = ours.weight, ours.bias
+
+    def forward(self, x):
+        made = 0.0
+        for layer, head in zip(self.layers, self.heads, strict=True):
+            x = layer(x)
+            made = made + head(x).sum()
+        return made
+
+
+def test_layers_that_share_weights_are_gathered_with_the_whole_model():
+    """FSDP2 shards weights once; torch refused the second layer that has them."""
+    program = record(lambda: (Refined(), torch.randn(4, 64)), world_size=4, parallel="fsdp2")
+    perceptrons, heads = 2 * (2 * 64 * 256 + 256 + 64), 64 * 64 + 64 + 64 * 4 + 4
+    assert program.parameters == perceptrons + heads
+    gathered = Counter(one.size for op in program.ops if op.message is not None for one in [program.messages[op.message]]
+                       if op.phase == "forward" and one.collective == "all_gather")  # fmt: skip
+    assert gathered == {4 * perceptrons / 2: 2, 4 * heads: 1}
