@@ -744,3 +744,26 @@ def test_layers_that_share_weights_are_gathered_with_the_whole_model():
     gathered = Counter(one.size for op in program.ops if op.message is not None for one in [program.messages[op.message]]
                        if op.phase == "forward" and one.collective == "all_gather")  # fmt: skip
     assert gathered == {4 * perceptrons / 2: 2, 4 * heads: 1}
+
+
+class Biased(nn.Module):
+    """Attention with a trained number for every pair of tokens, which code makes by a product and adds as a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = nn.Linear(8, 16, bias=False)
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=self.made(x.new_ones(16, 8)))
+
+
+def test_a_trained_bias_of_attention_has_its_gradient():
+    """Its product backward was missing, and the gradient of its weights with it."""
+    program = record(lambda: (Biased(), torch.randn(2, 4, 16, 8, requires_grad=True)))
+    kernels = [(op.phase, program.kernels[i]) for op in program.ops for i in op.kernels]
+    assert Counter(phase for phase, one in kernels if isinstance(one, Product)) == {"forward": 1, "backward": 1}
+    assert [(phase, one.moved) for phase, one in kernels if getattr(one, "what", "") == "bias"] == [
+        ("forward", 16 * 16 * 4),
+        ("backward", 2 * 16 * 16 * 4),
+    ]
+    assert held(program, "optimizer") == 2 * 16 * 8 * 4

@@ -136,12 +136,13 @@ def fused_scans() -> Iterator[None]:
 
 
 def _attend(
-    module: Any, query: Any, key: Any, value: Any, _mask: Any = None, *_args: Any, is_causal: bool | None = None,
-    sliding_window: int | None = None, **_options: Any,
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *_args: Any, is_causal: bool | None = None,
+    sliding_window: int | None = None, position_bias: Any = None, **_options: Any,
 ) -> tuple[Any, None]:  # fmt: skip
     """Attention as models of transformers call it, on tensors of shape (batch, heads, tokens, width)."""
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    found = ops.attention(query, key, value, bool(causal) and query.shape[2] == key.shape[2], int(sliding_window or 0))
+    known = bool(causal) and query.shape[2] == key.shape[2], int(sliding_window or 0)
+    found = ops.attention(query, key, value, *known, ops.learned(attention_mask if position_bias is None else position_bias))
     return found.transpose(1, 2), None
 
 
