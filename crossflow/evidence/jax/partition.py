@@ -67,8 +67,9 @@ def divided(text: str, devices: int) -> str:
         asked = [sys.executable, "-m", __name__, folder, str(devices)]
         ended = subprocess.run(asked, env=os.environ | told, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         found = after_pass(folder)
-        if ended.returncode or found is None:
-            said = read_text(Path(folder, MADE)) if Path(folder, MADE).exists() else f"it ended with status {ended.returncode}"
+        failed = Path(folder, MADE)
+        if ended.returncode or found is None or failed.exists():
+            said = read_text(failed) if failed.exists() else f"it ended with status {ended.returncode}"
             raise TextError(1, f"the compiler does not divide the text over its {devices} devices: {said}")
         return read_text(found)
 
@@ -110,7 +111,7 @@ def _row(devices: int) -> Any:
     return np.arange(devices).reshape(1, devices)
 
 
-def main(words: Sequence[str]) -> int:
+def main(words: Sequence[str]) -> None:
     """Divide the text of a folder; a sentence lies in it where that fails."""
     folder, devices = words
     try:
@@ -118,9 +119,7 @@ def main(words: Sequence[str]) -> int:
     except Exception as error:  # whatever the compiler raises
         said = " ".join(str(error).split()) or type(error).__name__
         Path(folder, MADE).write_text(said[:300], encoding="utf-8")
-        return 1
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

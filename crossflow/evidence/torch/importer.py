@@ -49,6 +49,7 @@ _UNDIVIDED = (
     "must match the size of tensor",
     "The expanded size of the tensor",
     "shapes cannot be multiplied",
+    "Expect input to have",  # copies of one that is divided
 )
 _BY_NAMES = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
 _COPIES = ("all_gather", "broadcast")  # of weights and of buffers
@@ -98,20 +99,11 @@ def record(
         dtype=(dtype, ("", *source.DTYPES)), optimizer=(optimizer, OPTIMIZERS), task=(task, ("training", "inference")),
         kernels=(kernels, ("fused", "eager")), gradients=(gradients, ("fp32", "weights")),
     )  # fmt: skip
-    if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
-        raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
-    if not 0 <= (rank or 0) < world_size:
-        raise CrossflowError(
-            f"rank {rank}: the ranks of a world of {world_size} are 0 to {world_size - 1}; give another --rank or --world-size"
-        )
-    if rank is not None and parallel:
-        raise CrossflowError(
-            "with --parallel all ranks do what rank 0 does; leave --rank out, or --parallel and divide the model in the function"
-        )
+    number = _checked_rank(rank, world_size, batch, sequence, parallel)
     plan = parallelize.read(parallel, world_size)
     parts, ranks = _microbatches(plan, microbatches), world_size // (plan.stages if plan is not None else 1)
     options = source.SourceOptions(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
-    with collected(), fake_world(ranks, rank or 0) as world, StepRecorder() as recorder:
+    with collected(), fake_world(ranks, number) as world, StepRecorder() as recorder:
         found, stages = _run(model, plan, parts, options, optimizer, recorder, world)
     recorder.records = phased(recorder.records)
     where = source.where_of(model)
@@ -122,6 +114,20 @@ def record(
         step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=every, tokens=found.shape(options)[1],
         training=options.training,
     )  # fmt: skip
+
+
+def _checked_rank(rank: int | None, world_size: int, batch: int, sequence: int | None, parallel: str) -> int:
+    """The rank as which a function runs; CrossflowError for numbers that mean nothing."""
+    if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
+        raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
+    if not 0 <= (rank or 0) < world_size:
+        said = f"the ranks of a world of {world_size} are 0 to {world_size - 1}"
+        raise CrossflowError(f"rank {rank}: {said}; give another --rank or --world-size")
+    if rank is not None and parallel:
+        raise CrossflowError(
+            "with --parallel all ranks do what rank 0 does; leave --rank out, or --parallel and divide the model in the function"
+        )
+    return rank or 0
 
 
 def _laid_out(recorder: StepRecorder, stages: Stages | None, ranks: int, *, join: bool, training: bool) -> Recorded:
