@@ -130,8 +130,7 @@ def test_a_rank_of_several_is_chosen_for_a_program(tmp_path, refused):
     said = "the record has ranks 0, 1"
     assert refused("import", str(path), "-o", target) == f"crossflow: a program is made of one rank, and {said}; say which with --rank\n"
     assert refused("import", str(path), "--rank", "7", "-o", target) == f"crossflow: --rank 7: {said}\n"
-    sentence = "crossflow: --rank is for records of crossflow emulate\n"
+    sentence = "crossflow: --rank is for models and records of crossflow emulate\n"
     traces = str(Path(__file__).parents[1] / "docs" / "examples" / "traces" / "dlrm_8xv100.tar.gz")
-    assert refused("import", "model.py:f", "--rank", "0", "-o", target) == sentence
     assert refused("import", traces, "--rank", "0", "-o", target) == sentence
     assert refused("import", str(path), "--collectives", "modelled", "-o", target) == "crossflow: --collectives is for traces\n"

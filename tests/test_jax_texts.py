@@ -15,9 +15,11 @@ from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.evidence.jax import import_text
 from crossflow.evidence.jax.groups import groups_of, moving
 from crossflow.evidence.jax.importer import imported, module_of
-from crossflow.evidence.jax.lowering import require_jax
+from crossflow.evidence.jax.partition import annotated, require_jax
+from crossflow.evidence.jax.partition import divided as divided_by_compiler
 from crossflow.evidence.jax.schedule import reorder
 from crossflow.evidence.jax.steps import steps_in
+from crossflow.evidence.jax.text import TextError
 from crossflow.evidence.jax.trace import _Tracer, trace
 from crossflow.program.kernels import Attention, Pass, Product
 from crossflow.program.mesh import mesh_of
@@ -598,13 +600,55 @@ def test_texts_that_are_cut_off_say_so(name, share):
         imported(text[: int(share * len(text))], name="m", samples=1)
 
 
-def test_sizes_of_all_devices_together_are_refused_with_the_cure():
-    text = (DATA / "llama.mlir").read_text()
-    together = text.replace("mhlo.num_partitions = 1", "mhlo.num_partitions = 8")
-    with pytest.raises(
-        CrossflowError, match=r"line \d+: the text has the sizes of all 8 devices together, .*`lowered.compile\(\).as_text\(\)`"
-    ):
-        imported(together, name="m")
+# A product of which the weights lie on two devices by columns, as `jax.jit(...).lower().as_text()` writes it.
+TOGETHER = """module @jit_f attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["rows"=1, "tp"=2]>
+  func.func public @main(%arg0: tensor<8x64xf32>, %arg1: tensor<64x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"tp"}]>}) -> \
+(tensor<8x32xf32> {jax.result_info = "result", sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, tensor<8x32xf32>) {
+    %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0] : (tensor<8x64xf32>, tensor<64x32xf32>) -> tensor<8x32xf32>
+    return %0, %0 : tensor<8x32xf32>, tensor<8x32xf32>
+  }
+}
+"""
+
+
+def test_sizes_of_all_devices_together_need_jax(monkeypatch):
+    monkeypatch.setattr("crossflow.evidence.jax.importer.has_jax", lambda: False)
+    with pytest.raises(CrossflowError, match=r"line 4: .* 2 devices together, .*\(pip install 'crossflow\[jax\]'\), .*compile\(\).as_text"):
+        imported(TOGETHER, name="m")
+
+
+def test_what_a_text_leaves_open_the_compiler_may_choose():
+    """Layouts of the first parameter and of the second result."""
+    assert annotated(TOGETHER) == ([False, True], [True, False])
+
+
+def test_a_text_that_the_compiler_does_not_divide_says_so_in_a_sentence():
+    """The compiler runs in a process of its own, whose error is no trace."""
+    with pytest.raises(TextError, match=r"^line 1: the compiler does not divide the text over its 2 devices: \S.*$"):
+        divided_by_compiler("module {", 2)
+
+
+def test_a_text_of_several_devices_is_read_as_the_compiler_divides_it(monkeypatch):
+    """With the names of its axes, and a note."""
+    asked = []
+    made = (DATA / "decoder.hlo").read_text()
+    monkeypatch.setattr("crossflow.evidence.jax.importer.has_jax", lambda: True)
+    monkeypatch.setattr("crossflow.evidence.jax.importer.divided", lambda *given: asked.append(given) or made)
+    together = TOGETHER.replace("num_partitions = 2", "num_partitions = 8").replace('"rows"=1, "tp"=2', '"rows"=4, "columns"=2')
+    found = imported(together, name="m")
+    assert asked == [(together, 8)]
+    assert found.program.ranks["columns"] == 2
+    assert multiplied(found.program) == multiplied(imported(made, name="m").program)
+    assert found.notes[0].startswith("the text had the sizes of all 8 devices together")
+
+
+def test_the_compiler_divides_a_product():
+    """Each device multiplies by its columns, and the first result, which all have whole, is gathered."""
+    pytest.importorskip("jax")
+    program = imported(TOGETHER, name="m", samples=8).program
+    assert multiplied(program) == 2 * 8 * 64 * 32 / 2
+    assert sent(program) == {("all_gather", 2): (1, 8 * 32 * 4)}
 
 
 def test_inputs_that_disagree_need_samples():
@@ -668,7 +712,7 @@ def test_a_system_of_another_size_is_refused_at_its_place(tmp_path, capsys):
     ("words", "sentence"),
     [
         (("--batch", "4"), "--batch is for models; a text of XLA says it itself"),
-        (("--rank", "1"), "--rank is for records of crossflow emulate"),
+        (("--rank", "1"), "--rank is for models and records of crossflow emulate"),
         (
             ("--cost", "all-reduce=pass"),
             "--cost all-reduce: the text has no call or unknown operation of that name, nor any other; leave it out",

@@ -125,6 +125,11 @@ class _BlockBuilder:
         """Whether the stack fuses a group of pointwise operations at the element size of the job."""
         return self.stack.fuses(what, self.element)
 
+    @property
+    def _norm_backward(self) -> float:
+        """Elements that the backward pass of a norm reads and writes for each of its input. [1]"""
+        return 3.0 if self.fused("norm") else 9.0
+
     # ---------------------------------------------------------------------------------- parts
 
     def part(self, unit: str, part: Part, tokens: Array, *, last: bool) -> None:
@@ -714,8 +719,9 @@ class _BlockBuilder:
             launches = 1 + biased + self.dropout
         self._pass(unit, "forward", own * norm * e, flops=8.0 * own, launches=1 if self.fused("norm") else 4)
         self._pass(unit, "end" if last else "forward", own * forward, flops=2.0 * own, launches=launches)
-        # norm r2 w1 and r2 for its weights; sum of both gradients r2 w1; dropout r1 w1; bias r1
-        backward = (norm + 3.0 + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
+        # norm r2 w1, with the sums for its weights [1]; eager also r2 for these; sum of both gradients r2 w1; dropout r1 w1; bias r1
+        # [1] Transformer Engine, rmsnorm_bwd_tuned_kernel; torch.compile joins the sum of both gradients with it and reads r2 for weights.
+        backward = (self._norm_backward + 3.0 + (2.0 if self.dropout else 0.0) + (1.0 if biased else 0.0)) * e + drop
         self._pass(unit, "input", own * backward, flops=20.0 * own, launches=2 + launches + (0 if self.fused("norm") else 4))
         if (more := self.again("norm", part)).any():
             self._pass(unit, "input", own * more * norm * e, flops=8.0 * own * more, launches=(1 if self.fused("norm") else 4) * more)
@@ -855,7 +861,9 @@ class _BlockBuilder:
             self._pass(unit, "forward", 5.0 * beside, launches=2)
             self._pass(unit, "input", 5.0 * beside, launches=2)
         self._pass(unit, "forward", 2.0 * rows + 3.0 * rows + (2.0 * rows if self.dropout else 0.0), launches=4)
-        self._pass(unit, "input", 3.0 * rows + 2.0 * part.table * e / layout.tensor_of("embedding"), launches=3)
+        # the table's gradient in zeros w1, and rows r1 and their sums r1 w1; where products add to a sum in another type, it is added there
+        sums = e + 2.0 * self.stack.gradient_size(e) if self.fused("accumulation") else 0.0
+        self._pass(unit, "input", 3.0 * rows + (e + sums) * part.table / layout.tensor_of("embedding"), launches=3)
         if np.any(part.table):
             scattered = layout.sequence_parallel
             self._send(unit, "forward", "all_reduce", np.where(scattered, 0.0, rows), group)
@@ -870,7 +878,7 @@ class _BlockBuilder:
         e, fused, scattered = self.element, self.fused("norm"), self.layout.sequence_parallel
         norm = 2.0 if fused else 6.0
         self._pass(unit, "forward", (2.0 * norm + 4.0) * own * e, flops=16.0 * own, launches=3 if fused else 9)  # r2 w2 for one vector
-        self._pass(unit, "input", (2.0 * (norm + 3.0) + 4.0) * own * e, flops=32.0 * own, launches=5 if fused else 11)
+        self._pass(unit, "input", (2.0 * self._norm_backward + 4.0) * own * e, flops=32.0 * own, launches=5 if fused else 11)
         split, whole = np.where(scattered, size, 0.0), np.where(scattered, 0.0, size)
         sends: tuple[tuple[BlockPhase, Collective, Array], ...] = (
             ("forward", "all_gather", 2.0 * split), ("forward", "all_gather", size), ("input", "all_gather", split),
@@ -888,7 +896,7 @@ class _BlockBuilder:
         ranks, group = layout.tensor_of("embedding"), layout.sharing("embedding")
         own = tokens * part.width / np.where(layout.sequence_parallel, layout.tp, 1.0)
         self._pass(unit, "forward", 2.0 * own * e, launches=1)
-        self._pass(unit, "input", 5.0 * own * e, launches=2)
+        self._pass(unit, "input", (3.0 if self.fused("norm") else 5.0) * own * e, launches=2)
         tokens = self._own(tokens, "embedding")
         self._streams(unit, part, own)
         for matrix in part.matrices:

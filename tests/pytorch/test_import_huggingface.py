@@ -20,7 +20,7 @@ from crossflow.parallel.strategy.plan import Plan
 from crossflow.program import write_program
 from crossflow.program.kernels import Attention, Pass, Product, Scan
 
-transformers = pytest.importorskip("transformers")
+torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 256,
          "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
@@ -152,10 +152,10 @@ ROUND_TRIPS = {
     "deepseek_v3": ({**WIDE, "num_key_value_heads": 32, "intermediate_size": 11008, "moe_intermediate_size": 2048, "n_routed_experts": 16,
                      "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
                      "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-                     "num_nextn_predict_layers": 0}, 4096, 1, 0.04),
+                     "num_nextn_predict_layers": 0}, 4096, 1, 0.05),
     "mamba2": ({"hidden_size": 4096, "num_hidden_layers": 4, "vocab_size": 32000, "state_size": 128, "num_heads": 128, "head_dim": 64,
                 "n_groups": 8, "chunk_size": 256, "expand": 2, "tie_word_embeddings": False}, 4096, 2, 0.03),
-    "vit": (CASES["vit"][0], None, 64, 0.03),
+    "vit": (CASES["vit"][0], None, 64, 0.05),
 }  # fmt: skip
 
 
@@ -320,3 +320,24 @@ def test_tensor_ranks_share_experts_as_the_plan_of_the_library_says(kind, more, 
     router = 2 * 3 * 2 * 32 * 64 * 4  # of two layers, forward and both ways back: tokens, width and experts
     assert work(two) == (work(alone) - router) / 2 + router
     assert two.parameters == alone.parameters
+
+
+def test_masks_of_attention_that_is_written_out_are_left_out_where_no_token_is_padded(tmp_path):
+    """As on real tensors, of which the library asks it; it builds one of all pairs for tensors that a compiler traces."""
+    keys = {**SMALL, "num_landmarks": 4, "segment_means_seq_len": 16, "architectures": ["NystromformerForMaskedLM"], "dtype": "float32"}
+    program = record(config(tmp_path, "nystromformer", **keys), sequence=16)
+    layer, landmarks, width = "nystromformer.encoder.layer.0.attention.self", 4, 16
+    products = [program.kernels[i] for op in program.ops if op.layer == layer and op.phase == "forward" for i in op.kernels]
+    assert (landmarks, landmarks, width) in {(one.m, one.n, one.k) for one in products if isinstance(one, Product)}
+
+
+def test_biases_of_relative_positions_have_gradients(tmp_path):
+    """Scores of distances, which attention is given by name beside a mask: a product forward and two backward."""
+    keys = {**SMALL, "feature_projection_input_dim": 16, "position_embeddings_type": "relative_key", "conv_depthwise_kernel_size": 3,
+            "left_max_position_embeddings": 8, "right_max_position_embeddings": 4, "apply_spec_augment": False, "layerdrop": 0.0,
+            "num_hidden_layers": 1}  # fmt: skip
+    model = transformers.AutoModel.from_config(transformers.AutoConfig.for_model("wav2vec2-bert", **keys))
+    program = record(lambda: (model, {"input_features": torch.zeros(2, 32, 16)}))
+    scores = [op.phase for op in program.ops for i in op.kernels if op.layer.endswith("self_attn") and op.name.startswith(("bmm", "fused"))
+              for one in [program.kernels[i]] if isinstance(one, Product)]  # fmt: skip
+    assert Counter(scores) == {"forward": 1, "backward": 2}

@@ -1,5 +1,6 @@
 """Pipeline stages of imported models: what each computes, sends and holds, and the step that follows."""
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,8 @@ from crossflow.evidence.torch import record
 from crossflow.program import write_program
 from crossflow.program.kernels import Product
 from crossflow.program.program import Message
+
+torch = pytest.importorskip("torch")
 
 HERE = Path(__file__).parent / "models.py"
 WIDTH, WORDS, TOKENS = 64, 256, 32
@@ -221,3 +224,49 @@ def test_the_step_is_that_of_our_own_builder(microbatches, tied, tmp_path):
 def test_stages_that_cannot_be_are_refused(given, sentence, exactly):
     with pytest.raises(CrossflowError, match=exactly(sentence)):
         staged(**given)
+
+
+OWN_STAGES = 4
+
+
+def own_stage(known=True):
+    """A stage of `torch.distributed.pipelining` of the rank that runs, as a script makes it."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    number, width = torch.distributed.get_rank(), 16
+    part = torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.Linear(width, width, bias=False))
+    given, made = torch.ones(2, width, requires_grad=number > 0), torch.ones(2, width, requires_grad=True)
+    shapes = {"input_args": given, "output_args": made} if known else {}
+    stage = PipelineStage(part, number, OWN_STAGES, torch.device("cpu"), **shapes)
+    schedule = Schedule1F1B(stage, 8, loss_fn=torch.nn.functional.mse_loss)
+    whole = torch.ones(16, width)
+
+    def step():
+        schedule.step(*([whole] if number == 0 else []), **({"target": whole} if number == OWN_STAGES - 1 else {}))
+
+    return step
+
+
+@pytest.mark.parametrize(("rank", "transfers", "products"), [(0, 8, 5), (2, 16, 6), (3, 8, 6)])
+def test_a_rank_runs_a_stage_of_its_own(rank, transfers, products):
+    """Forward and backward 8 microbatches each come and go; two matrices multiply three times each, the very first has no input to mend."""
+    program = record(own_stage, world_size=OWN_STAGES, samples=16, rank=rank)
+    sent = Counter((op.phase, program.messages[op.message].collective) for op in program.ops if op.message is not None)
+    assert sent == {("forward", "send_recv"): transfers, ("backward", "send_recv"): transfers}
+    assert {one.size for one in program.messages} == {2 * 16 * 4}
+    assert sum(isinstance(program.kernels[i], Product) for op in program.ops for i in op.kernels) == 8 * products
+
+
+def test_the_first_stage_needs_no_shapes_and_later_ones_do():
+    """What comes back is as large as what it gives."""
+    known, asked = (record(functools.partial(own_stage, known=one), world_size=OWN_STAGES, samples=16) for one in (True, False))
+    assert len(known.ops) == len(asked.ops)
+    with pytest.raises(CrossflowError, match=r"a stage of a pipeline asks the stage before it for shapes, .*give PipelineStage input_args"):
+        record(functools.partial(own_stage, known=False), world_size=OWN_STAGES, samples=16, rank=1)
+
+
+def test_ranks_are_those_of_the_world_and_of_functions():
+    with pytest.raises(CrossflowError, match=r"^rank 4: the ranks of a world of 4 are 0 to 3; give another --rank or --world-size$"):
+        record(own_stage, world_size=OWN_STAGES, rank=4)
+    with pytest.raises(CrossflowError, match="with --parallel all ranks do what rank 0 does; leave --rank out"):
+        record(own_stage, world_size=OWN_STAGES, parallel="ddp", rank=0)

@@ -691,3 +691,79 @@ def test_a_file_of_torch_export_is_a_model(task, tmp_path):
     assert found.parameters == plain.parameters
     work = [sum(one.m * one.n * one.k for one in program.kernels if isinstance(one, Product)) for program in (found, plain)]
     assert work[0] == work[1] > 0
+
+
+class WithWords(nn.Module):
+    """An MLP between a table and a head whose bias is a weight of the model, as that of ESM is."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head, self.bias = nn.Embedding(64, 16), nn.Linear(16, 64, bias=False), nn.Parameter(torch.zeros(64))
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(2))
+
+    def forward(self, words):
+        found = self.table(words)
+        for layer in self.layers:
+            found = found + layer(found)
+        return self.head(found) + self.bias
+
+
+@pytest.mark.parametrize("more", ["", ",ddp", ",fsdp2"])
+def test_a_whole_weight_beside_a_divided_head_gets_its_gradient_gathered(more):
+    """Ranks have parts of it, by the vocabulary; torch left the parts to the optimizer, and FSDP2 to its own error."""
+    program = record(lambda: (WithWords(), torch.zeros(2, 8).long()), world_size=4 if more else 2, parallel=f"tp=2{more}")
+    gathered = [one.size for one in program.messages if one.collective == "all_gather" and one.size == 64 * 4]
+    assert program.parameters == 64 * 16 * 2 + 64 + 2 * (16 * 32 * 2 + 32 + 16)
+    assert gathered
+
+
+class Refined(nn.Module):
+    """Heads behind each layer that share their weights, as those of Deformable DETR."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(perceptron() for _ in range(2))
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)) for _ in range(2))
+        for ours, theirs in zip(self.heads[0], self.heads[1], strict=True):
+            if isinstance(ours, nn.Linear):
+                theirs.weight, theirs.bias = ours.weight, ours.bias
+
+    def forward(self, x):
+        made = 0.0
+        for layer, head in zip(self.layers, self.heads, strict=True):
+            x = layer(x)
+            made = made + head(x).sum()
+        return made
+
+
+def test_layers_that_share_weights_are_gathered_with_the_whole_model():
+    """FSDP2 shards weights once; torch refused the second layer that has them."""
+    program = record(lambda: (Refined(), torch.randn(4, 64)), world_size=4, parallel="fsdp2")
+    perceptrons, heads = 2 * (2 * 64 * 256 + 256 + 64), 64 * 64 + 64 + 64 * 4 + 4
+    assert program.parameters == perceptrons + heads
+    gathered = Counter(one.size for op in program.ops if op.message is not None for one in [program.messages[op.message]]
+                       if op.phase == "forward" and one.collective == "all_gather")  # fmt: skip
+    assert gathered == {4 * perceptrons / 2: 2, 4 * heads: 1}
+
+
+class Biased(nn.Module):
+    """Attention with a trained number for every pair of tokens, which code makes by a product and adds as a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = nn.Linear(8, 16, bias=False)
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=self.made(x.new_ones(16, 8)))
+
+
+def test_a_trained_bias_of_attention_has_its_gradient():
+    """Its product backward was missing, and the gradient of its weights with it."""
+    program = record(lambda: (Biased(), torch.randn(2, 4, 16, 8, requires_grad=True)))
+    kernels = [(op.phase, program.kernels[i]) for op in program.ops for i in op.kernels]
+    assert Counter(phase for phase, one in kernels if isinstance(one, Product)) == {"forward": 1, "backward": 1}
+    assert [(phase, one.moved) for phase, one in kernels if getattr(one, "what", "") == "bias"] == [
+        ("forward", 16 * 16 * 4),
+        ("backward", 2 * 16 * 16 * 4),
+    ]
+    assert held(program, "optimizer") == 2 * 16 * 8 * 4

@@ -28,7 +28,8 @@ OPTIONS = (
 )  # fmt: skip
 TEXT_OPTIONS = ("samples", "kernels")  # of models that texts of XLA take, too
 MEANT_FOR = {
-    "collectives": "traces", "execution": "traces", "rank": "records of crossflow emulate", "trips": "texts of XLA", "cost": "texts of XLA",
+    "collectives": "traces", "execution": "traces", "rank": "models and records of crossflow emulate", "trips": "texts of XLA",
+    "cost": "texts of XLA",
 }  # fmt: skip  # sources that take other options
 
 
@@ -59,11 +60,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _of_model(arguments: argparse.Namespace) -> Program:
-    _refuse_options(arguments, "collectives", "execution", "rank", "trips", "cost")
+    _refuse_options(arguments, "collectives", "execution", "trips", "cost")
     require_torch("crossflow import")
     from crossflow.evidence.torch.importer import record
 
-    return record(arguments.source[0], **{name: getattr(arguments, name) for name in OPTIONS})
+    return record(arguments.source[0], rank=arguments.rank, **{name: getattr(arguments, name) for name in OPTIONS})
 
 
 def _of_text(arguments: argparse.Namespace) -> Program:

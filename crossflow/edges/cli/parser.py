@@ -306,6 +306,7 @@ _MICROBATCHES = "parts of the batch that go through the stages of pp=K one after
 _OPTIMIZER = "adamw with fp32 copies of narrower weights, sgd or none, if the function gives no optimizer"
 _GRADIENTS = "type in which --parallel reduces gradients: fp32, or weights for that of the weights"
 _WHOLE = "ranks up to which all are read whole, 64 where not given; of more ranks some stand for those that are alike"
+_RANK_OF = "of a record with several ranks, the one whose step is the program; of a function that divides the model, as which it runs"
 _COLLECTIVES = "of traces: measured, the time in the trace; modelled, the time on the system's network if the bytes are known"
 _EXECUTION = "execution traces of the same ranks: sizes of all tensors and collectives; joined by process, else by rank, else in order"
 _REUSE = "how often rows of embedding tables are hit: shipped factors (2021, 2022, 2021-3), or a file with factors and samples"
@@ -496,7 +497,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument("--trips", type=_positive, metavar="N", help="of a text of XLA, trips of loops whose number depends on data"),
         _argument("--cost", action="append", default=[], metavar="NAME=COST", help=_COST),
         _argument("--collectives", choices=("measured", "modelled"), help=_COLLECTIVES),
-        _argument("--rank", type=_rank, metavar="N", help="of a record with several ranks, the one whose step is the program"),
+        _argument("--rank", type=_rank, metavar="N", help=_RANK_OF),
         _argument("--execution", nargs="+", default=[], metavar="ET", type=Path, help=f"of traces: {_EXECUTION}"),
         _argument("--name", default="", metavar="NAME", help="name of the program"),
     )),

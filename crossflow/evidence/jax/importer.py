@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crossflow.base.errors import CrossflowError, Problem, SpecError, did_you_mean
@@ -13,6 +13,7 @@ from crossflow.evidence.jax import phases
 from crossflow.evidence.jax.build import dtype_of, groups_in, program_of_text
 from crossflow.evidence.jax.fusion import fuse, whole
 from crossflow.evidence.jax.hlo import read_hlo
+from crossflow.evidence.jax.partition import divided, has_jax
 from crossflow.evidence.jax.schedule import divide_sums, reorder
 from crossflow.evidence.jax.stablehlo import read_stablehlo
 from crossflow.evidence.jax.steps import TracedText, steps_in
@@ -92,7 +93,9 @@ def imported(
 ) -> ImportedText:
     """The same of the text itself; TextError where it is none."""
     check_options(kernels, costs)
-    module = module_of(text)
+    module, notes = module_of(text), list[str]()
+    if module.undivided is not None:
+        module, notes = _divided(text, module)
     traced = trace(module, costs_of(costs), trips)
     given = phases.parameters_of(traced, module)
     phases.set_phases(traced, trains=given.trains)
@@ -112,7 +115,7 @@ def imported(
         why = "their first dimensions differ" if phases.INPUTS in given.kinds else "none of its parameters is known to be one"
         raise CrossflowError(f"the inputs of the text do not say how many samples a step has, for {why}; give --samples N")
     program = program_of_text(traced, given, mesh, name=name, dtype=dtype, samples=every, tokens=tokens)
-    return ImportedText(program=program, notes=(*traced.notes, *_notes(traced, module, dtype, others)))
+    return ImportedText(program=program, notes=(*notes, *traced.notes, *_notes(traced, module, dtype, others)))
 
 
 def module_of(text: str) -> HloModule:
@@ -123,6 +126,21 @@ def module_of(text: str) -> HloModule:
     if first.lstrip().startswith(("module", "#loc")):
         return read_stablehlo(text)
     raise TextError(1, "expected HLO, which begins with 'HloModule', or StableHLO, which begins with 'module'; " + WRITE)
+
+
+def _divided(text: str, module: HloModule) -> tuple[HloModule, list[str]]:
+    """The text of one device, from a text with the sizes of all; TextError with the cure where JAX is not there to divide it."""
+    devices = module.devices
+    if not has_jax():
+        raise TextError(
+            module.undivided or 1,
+            f"the text has the sizes of all {devices} devices together, before the compiler divides them; install JAX, and the import "
+            "divides it (pip install 'crossflow[jax]'), or write the text after it: `lowered.compile().as_text()`, on a machine of one "
+            f"processor with XLA_FLAGS=--xla_force_host_platform_device_count={devices} in the environment",
+        )
+    made = read_hlo(divided(text, devices))
+    note = f"the text had the sizes of all {devices} devices together; JAX's compiler divided it as its shardings say"
+    return replace(made, axes=module.axes or made.axes), [note]
 
 
 WRITE = "write it with `lowered.compile().as_text()` or `lowered.as_text()`"

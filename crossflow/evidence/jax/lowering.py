@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from crossflow.base.errors import CrossflowError
 from crossflow.base.files import read_text
 from crossflow.evidence.jax.importer import ImportedText, imported
-
-PASS = "spmd-partitioning"  # of the compiler, after which every tensor has the size of one device
-
-
-def require_jax(use: str) -> None:
-    """CrossflowError where JAX is not installed; `use` is what needs it."""
-    try:
-        importlib.metadata.version("jax")
-    except importlib.metadata.PackageNotFoundError:
-        raise CrossflowError(f"{use} needs jax, which is not installed; run: pip install 'crossflow[jax]'") from None
+from crossflow.evidence.jax.partition import PASS, after_pass, require_jax
 
 
 def record(function: Callable[..., Any], *args: Any, **settings: Any) -> ImportedText:
@@ -47,5 +35,5 @@ def text_of(function: Callable[..., Any], *args: Any) -> str:
     with tempfile.TemporaryDirectory() as folder:
         options: Mapping[str, Any] = {"xla_dump_to": folder, "xla_dump_hlo_pass_re": PASS}
         compiled = lowered.compile(compiler_options=dict(options))
-        found = sorted(Path(folder).glob(f"*after_{PASS}*.txt"))
-        return read_text(found[-1]) if found else str(compiled.as_text())
+        found = after_pass(folder)
+        return read_text(found) if found is not None else str(compiled.as_text())

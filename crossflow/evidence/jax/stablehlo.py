@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crossflow.evidence.jax.groups import DeviceGroups
@@ -51,8 +51,7 @@ def read_stablehlo(text: str) -> HloModule:
         partitions=partitions, donated=reader.donated, donors=frozenset(reader.donors), names=tuple(reader.names),
         axes=dict(reversed(reader.axes.items())),
     )  # fmt: skip
-    _check_divided(module)
-    return module
+    return replace(module, undivided=_undivided(module))
 
 
 def _number(head: str, name: str) -> int:
@@ -60,19 +59,12 @@ def _number(head: str, name: str) -> int:
     return int(found[1]) if found else 1
 
 
-def _check_divided(module: HloModule) -> None:
-    """Refuse sizes of all devices together, which do not say what one of them computes."""
+def _undivided(module: HloModule) -> int | None:
+    """The line of an operation that has the size of all devices together, not what one of them computes; None without one."""
     if module.partitions < 2:
-        return
-    main = module.computations["main"]
-    outside = next((op for op in main.ops if op.op not in ("parameter", "manual", "get_tuple_element", "constant", "bitcast")), None)
-    if outside is not None:
-        raise TextError(
-            outside.line,
-            f"the text has the sizes of all {module.devices} devices together, before the compiler divides them; write the text after it: "
-            "`lowered.compile().as_text()`, on a machine of one processor with XLA_FLAGS=--xla_force_host_platform_device_count="
-            f"{module.devices} in the environment",
-        )
+        return None
+    divided = ("parameter", "manual", "get_tuple_element", "constant", "bitcast")
+    return next((op.line for op in module.computations["main"].ops if op.op not in divided), None)
 
 
 @dataclass

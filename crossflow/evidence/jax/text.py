@@ -155,6 +155,7 @@ class HloModule:
     names : of the parameters of the entry, "" where the text says none.
     axes : names and sizes of the mesh, nearest neighbours first, where the text says them. [1]
     ordered : whether the compiler has put its operations in the order in which they run.
+    undivided : line of an operation that has the size of all devices together; None where all have that of one.
     """
 
     name: str
@@ -167,3 +168,4 @@ class HloModule:
     names: tuple[str, ...] = ()
     axes: Mapping[str, int] = field(default_factory=dict)
     ordered: bool = False
+    undivided: int | None = None

@@ -99,7 +99,11 @@ def _built(kind: Any, config: Any, options: SourceOptions) -> Any:
 
 @contextlib.contextmanager
 def fused_attention() -> Iterator[None]:
-    """Let models of transformers run attention as one kernel, whichever they name; masks are not built: their kind is known."""
+    """Let models of transformers run attention as one kernel, whichever they name; masks are not built: their kind is known.
+
+    Code that builds masks by itself asks whether a batch has any padding, but not of fake tensors, which it takes for those of a compiler.
+    """
+    from transformers import masking_utils
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -107,9 +111,12 @@ def fused_attention() -> Iterator[None]:
     before = [(table, dict(table)) for table, _ in tables]
     for table, ours in tables:
         table.update(dict.fromkeys([ATTENTION, "sdpa", *(name for name in table if name.startswith("fl"))], ours))
+    traces = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda _tensor=None: traces()
     try:
         yield
     finally:
+        masking_utils.is_tracing = traces
         for table, kept in before:
             table.clear()
             table.update(kept)
@@ -129,12 +136,13 @@ def fused_scans() -> Iterator[None]:
 
 
 def _attend(
-    module: Any, query: Any, key: Any, value: Any, _mask: Any = None, *_args: Any, is_causal: bool | None = None,
-    sliding_window: int | None = None, **_options: Any,
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, *_args: Any, is_causal: bool | None = None,
+    sliding_window: int | None = None, position_bias: Any = None, **_options: Any,
 ) -> tuple[Any, None]:  # fmt: skip
     """Attention as models of transformers call it, on tensors of shape (batch, heads, tokens, width)."""
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    found = ops.attention(query, key, value, bool(causal) and query.shape[2] == key.shape[2], int(sliding_window or 0))
+    known = bool(causal) and query.shape[2] == key.shape[2], int(sliding_window or 0)
+    found = ops.attention(query, key, value, *known, ops.learned(attention_mask if position_bias is None else position_bias))
     return found.transpose(1, 2), None
 
 

@@ -21,6 +21,7 @@ from crossflow.evidence.torch import parallelize, shards, source
 from crossflow.evidence.torch.divisions import otherwise
 from crossflow.evidence.torch.fusion import fused
 from crossflow.evidence.torch.ops import MixedAdamW, local
+from crossflow.evidence.torch.own_stages import phased
 from crossflow.evidence.torch.parallelize import Parallelism, TorchDivision
 from crossflow.evidence.torch.pipeline import microbatch_of, pipelined
 from crossflow.evidence.torch.program import STAGES, Recorded, program_of
@@ -48,6 +49,7 @@ _UNDIVIDED = (
     "must match the size of tensor",
     "The expanded size of the tensor",
     "shapes cannot be multiplied",
+    "Expect input to have",  # copies of one that is divided
 )
 _BY_NAMES = "its matrices cannot be divided over tensor ranks by their names; leave tp out, or call parallelize_module in the function"
 _COPIES = ("all_gather", "broadcast")  # of weights and of buffers
@@ -67,6 +69,7 @@ def record(
     task: str = "training",
     kernels: Kernels = "fused",
     samples: int | None = None,
+    rank: int | None = None,
     name: str = "",
 ) -> Program:
     """Record one step of a model as a program of `world_size` ranks.
@@ -84,6 +87,7 @@ def record(
     gradients : type in which `parallel` reduces gradients: fp32, as frameworks do, or that of the weights.
     kernels : fused joins pointwise operations as compilers do; eager leaves each to itself.
     samples : samples of a step over all ranks; by default those of the inputs of a rank times the ranks that share no layers. [1]
+    rank : as which the function runs, where it divides the model itself, such as into stages of a pipeline; 0 by default.
     name : of the program.
 
     Raises
@@ -95,13 +99,13 @@ def record(
         dtype=(dtype, ("", *source.DTYPES)), optimizer=(optimizer, OPTIMIZERS), task=(task, ("training", "inference")),
         kernels=(kernels, ("fused", "eager")), gradients=(gradients, ("fp32", "weights")),
     )  # fmt: skip
-    if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
-        raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
+    number = _checked_rank(rank, world_size, batch, sequence, parallel)
     plan = parallelize.read(parallel, world_size)
     parts, ranks = _microbatches(plan, microbatches), world_size // (plan.stages if plan is not None else 1)
     options = source.SourceOptions(batch=batch, sequence=sequence, dtype=dtype, training=task == "training", wide=gradients == "fp32")
-    with collected(), fake_world(ranks) as world, StepRecorder() as recorder:
+    with collected(), fake_world(ranks, number) as world, StepRecorder() as recorder:
         found, stages = _run(model, plan, parts, options, optimizer, recorder, world)
+    recorder.records = phased(recorder.records)
     where = source.where_of(model)
     mesh, replicas = _meshed(recorder.records, plan, options, where, ranks)
     step = _laid_out(recorder, stages, ranks, join=kernels == "fused", training=options.training)
@@ -110,6 +114,20 @@ def record(
         step, mesh, name=name or _name(where), dtype=_dtype(recorder.records), samples=every, tokens=found.shape(options)[1],
         training=options.training,
     )  # fmt: skip
+
+
+def _checked_rank(rank: int | None, world_size: int, batch: int, sequence: int | None, parallel: str) -> int:
+    """The rank as which a function runs; CrossflowError for numbers that mean nothing."""
+    if world_size < 1 or batch < 1 or (sequence is not None and sequence < 1):
+        raise CrossflowError("the world, the batch and the sequence are whole numbers of 1 or more")
+    if not 0 <= (rank or 0) < world_size:
+        said = f"the ranks of a world of {world_size} are 0 to {world_size - 1}"
+        raise CrossflowError(f"rank {rank}: {said}; give another --rank or --world-size")
+    if rank is not None and parallel:
+        raise CrossflowError(
+            "with --parallel all ranks do what rank 0 does; leave --rank out, or --parallel and divide the model in the function"
+        )
+    return rank or 0
 
 
 def _laid_out(recorder: StepRecorder, stages: Stages | None, ranks: int, *, join: bool, training: bool) -> Recorded:

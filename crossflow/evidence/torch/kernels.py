@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -98,11 +98,21 @@ def kernels_of(func: Any, args: Any, kwargs: Any, out: Any) -> KernelRows | None
 
 
 def _attention(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
-    return (attention_of(*args[:3], causal=args[3], window=args[4], backward=False),)
+    return attention_of(*args[:3], causal=args[3], window=args[4], backward=False), *_biased(args[5:], 1.0)
 
 
 def _attention_backward(args: Any, _kwargs: Any, _out: Any) -> KernelRows:
-    return (attention_of(*args[1:4], causal=args[4], window=args[5], backward=True),)
+    return attention_of(*args[1:4], causal=args[4], window=args[5], backward=True), *_biased(args[6:], 2.0)
+
+
+def _biased(rest: Sequence[Any], passes: float) -> Iterator[Pass]:
+    """What is added to the scores, read, and backward its gradient written, by a kernel that computes both [1]_.
+
+    References
+    ----------
+    .. [1] `_efficient_attention_backward` of torch, with `bias_requires_grad`.
+    """
+    return (Pass(moved=passes * _bytes(one), what="bias") for one in rest if one is not None)
 
 
 def _scattered(args: Any, _kwargs: Any, out: Any) -> KernelRows:

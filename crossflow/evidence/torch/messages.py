@@ -44,7 +44,8 @@ def message(func: Any, args: Any, kwargs: Mapping[str, Any]) -> TorchMessage:
     collective: Any = PRICED.get(call, call)
     given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
     group = _group(given)
-    ranks = tuple(dist.get_process_group_ranks(group))
+    members = dist.get_process_group_ranks(group)
+    ranks = tuple(one - members[0] for one in members)  # groups of one kind lie alike, also those without rank 0
     inputs, outputs = (list(map(_bytes, sides)) for sides in _sides(func, args))
     # Of a scatter ranks without the whole buffer have their parts of it.
     size = sum(inputs) * (len(ranks) if call in GATHERED else 1) if inputs else sum(outputs) * (len(ranks) if call == "scatter" else 1)

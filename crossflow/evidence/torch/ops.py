@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional
+from torch.distributed.tensor import Replicate
 from torch.overrides import TorchFunctionMode
 
 from crossflow.evidence.torch.constants import numbered
 from crossflow.evidence.torch.recurrent import GATES, recurrent
 
-_ATTENTION = "(Tensor query, Tensor key, Tensor value, bool causal, int window) -> Tensor"
-_BACKWARD = "(Tensor gradient, Tensor query, Tensor key, Tensor value, bool causal, int window) -> (Tensor, Tensor, Tensor)"
+_ATTENTION = "(Tensor query, Tensor key, Tensor value, bool causal, int window, Tensor? bias=None) -> Tensor"
+_BACKWARD = (
+    "(Tensor gradient, Tensor query, Tensor key, Tensor value, bool causal, int window, Tensor? bias=None) -> "
+    "(Tensor, Tensor, Tensor, Tensor)"
+)
 _ADAMW = "(Tensor(a!)[] weights, Tensor[] gradients, Tensor(b!)[] masters, Tensor(c!)[] states) -> ()"
 
 
@@ -31,24 +35,31 @@ adamw.register_fake(lambda *_: None)
 
 
 @attention.register_fake
-def _attended(query: Any, _key: Any, value: Any, _causal: bool, _window: int) -> Any:
+def _attended(query: Any, _key: Any, value: Any, _causal: bool, _window: int, _bias: Any = None) -> Any:
     """The result, shape (batch, heads, length, width); it lies in memory token by token, as kernels write it."""
     batch, heads, length, _ = query.shape
     return query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
 
 
 @attention_backward.register_fake
-def _gradients(_gradient: Any, query: Any, key: Any, value: Any, _causal: bool, _window: int) -> Any:
-    return tuple(torch.empty_like(one) for one in (query, key, value))
+def _gradients(_gradient: Any, query: Any, key: Any, value: Any, _causal: bool, _window: int, bias: Any = None) -> Any:
+    return (*(torch.empty_like(one) for one in (query, key, value)), query.new_empty(0) if bias is None else torch.empty_like(bias))
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001 - torch calls it with these names
-    ctx.save_for_backward(*inputs[:3])
-    ctx.mask = inputs[3:]
+    ctx.mask, bias = inputs[3:5], inputs[5]
+    ctx.save_for_backward(*inputs[:3], *([] if bias is None else [bias]))
 
 
 def _differentiate(ctx: Any, gradient: Any) -> Any:
-    return (*attention_backward(gradient, *ctx.saved_tensors, *ctx.mask), None, None)
+    bias = ctx.saved_tensors[3] if len(ctx.saved_tensors) > 3 else None
+    *found, biased = attention_backward(gradient, *ctx.saved_tensors[:3], *ctx.mask, bias)
+    return (*found, None, None, None if bias is None else biased)
+
+
+def learned(mask: Any) -> Any:
+    """What is added to the scores of attention if it is trained, as a bias for every distance; None of any other mask."""
+    return mask if isinstance(mask, torch.Tensor) and mask.requires_grad else None
 
 
 attention.register_autograd(_differentiate, setup_context=_keep)
@@ -81,13 +92,13 @@ class FusedKernels(TorchFunctionMode):
 
 
 def _scaled_dot_product(
-    query: Any, key: Any, value: Any, _mask: Any = None, _dropout: float = 0.0, is_causal: bool = False, **_: Any
+    query: Any, key: Any, value: Any, attn_mask: Any = None, _dropout: float = 0.0, is_causal: bool = False, **_: Any
 ) -> Any:
     """Attention of tensors of three or more dimensions; what a mask that is given leaves out is not known, and counts as seen."""
     lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
     whole = [one.expand(*lead, *one.shape[-3:]) for one in (query, key, value)]
     flat = [one.reshape(-1, *one.shape[-3:]) for one in whole] if query.dim() != 4 else whole
-    found = attention(*flat, bool(is_causal), 0)
+    found = attention(*flat, bool(is_causal), 0, learned(attn_mask))
     return found if query.dim() == 4 else found.reshape(*query.shape[:-1], value.shape[-1])
 
 
@@ -114,11 +125,15 @@ class MixedAdamW(torch.optim.Optimizer):
 
 
 def gradient(parameter: Any) -> Any:
-    """The gradient of a parameter, the part of this rank, that of more bits where it has one; None where it has none."""
+    """The gradient of a parameter, the part of this rank, that of more bits where it has one; None where it has none.
+
+    That of a whole parameter beside divided ones, such as a bias of the vocabulary, is divided as their results are, and gathered.
+    """
     own = getattr(parameter, "main_grad", None)
     found = parameter.grad if own is None else own
-    if getattr(found, "placements", None) != getattr(parameter, "placements", None) and found is not None and own is None:
-        found = found.redistribute(placements=parameter.placements)
+    lies = getattr(found, "placements", None)
+    if lies is not None and lies != (wanted := getattr(parameter, "placements", (Replicate(),) * len(lies))) and own is None:
+        found = found.redistribute(placements=wanted)
     return found if found is None else local(found)
 
 

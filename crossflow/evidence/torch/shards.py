@@ -44,7 +44,7 @@ def sharded(model: Any, mesh: Any, ranks: int, reduce: torch.dtype | None, outer
     policy, cut = MixedPrecisionPolicy(reduce_dtype=reduce), functools.partial(_cut, ranks=ranks)
     scalars = {one for one in model.parameters() if one.dim() == 0}  # which FSDP2 does not shard
     shard = functools.partial(fully_shard, mesh=mesh, mp_policy=policy, shard_placement_fn=cut, ignored_params=scalars or None)
-    whole = {model.get_submodule(name) for name in units.whole}
+    whole = {model.get_submodule(name) for name in units.whole} | _tied(model)
     for name in units.outright:
         model.get_submodule(name).inplace = False
     for name in units.apart:
@@ -118,6 +118,18 @@ def units_of(model: Any, args: Any, kwargs: Any) -> ShardUnits:
         model(*args, **kwargs)
     apart = tuple(name for name in uses.apart if name not in uses.whole)
     return ShardUnits(apart=apart, whole=tuple(uses.whole), outright=tuple(uses.outright))
+
+
+def _tied(model: Any) -> set[Any]:
+    """Layers of which other layers, or modules outside of them, have weights too, as heads behind each layer of a detector: FSDP2 shards
+    weights once, so the whole model gathers these.
+    """
+
+    def holders(part: Any) -> Counter[int]:
+        return Counter(id(weight) for one in part.modules() for weight in one.parameters(recurse=False))
+
+    every = holders(model)
+    return {part for part in blocks(model) if any(every[weight] > many for weight, many in holders(part).items())}
 
 
 def _shard_types(part: Any, shard: Callable[[Any], Any]) -> None:

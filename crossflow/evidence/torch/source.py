@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, did_you_mean
+from crossflow.evidence.torch import own_stages
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -76,7 +77,10 @@ def load(source: str | Callable[..., Any], options: SourceOptions, world: contex
 
     if isinstance(source, str) and (Path(source).is_dir() or source.endswith(".json")):
         return huggingface.load(Path(source), options, world)
-    found = given(source, options, where_of(source)) if callable(source) else given(function(source), options, source)
+    made = source if callable(source) else function(source)
+    world.enter_context(own_stages.answered())  # also the whole step may be what runs now
+    found = given(made, options, where_of(source))
+    world.enter_context(own_stages.answered())
     if "transformers" in sys.modules:
         world.enter_context(huggingface.fused_attention())
         world.enter_context(huggingface.fused_scans())

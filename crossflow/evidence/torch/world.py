@@ -22,6 +22,8 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.attention import flex_attention
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -39,13 +41,13 @@ _MESH = ("__init__", "__getitem__", "_flatten", "_unflatten", "get_coordinate", 
 
 
 @contextlib.contextmanager
-def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
-    """Rank 0 of a world of `size` ranks, with a process group, in which every tensor is fake; what is left with it."""
+def fake_world(size: int, number: int = 0) -> Iterator[contextlib.ExitStack]:
+    """The rank of a `number` of a world of `size` ranks, with a process group, in which every tensor is fake; what is left with it."""
     if dist.is_initialized():
         raise CrossflowError("torch.distributed is already initialised in this process; import the model in a process of its own")
     rank = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
+        "RANK": str(number),
+        "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "localhost",
@@ -61,7 +63,7 @@ def fake_world(size: int) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         torch._C._set_mkldnn_enabled(False)  # its kernels hide the products of a whole LSTM
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        dist.init_process_group("fake", store=FakeStore(), rank=number, world_size=size)
         stack.callback(_leave)
         stack.enter_context(_replaced_everywhere(list(_changes())))
         for owner, name, value in _methods():
@@ -128,6 +130,7 @@ def _methods() -> Iterator[tuple[Any, str, Any]]:
     yield flex_attention, "_validate_device", lambda *_: None  # torch has no backward pass of it on the CPU, where tensors are here
     # Distributed tensors work out the shapes of whole tensors; no rank runs that.
     yield ShardingPropagator, "_propagate_tensor_meta_non_cached", _unfaked(ShardingPropagator._propagate_tensor_meta_non_cached)
+    yield FSDPParam, "_get_grad_inner_tensor", _whole_gradient(FSDPParam._get_grad_inner_tensor)
     for name in _MESH:  # they compute with real tensors
         if hasattr(device_mesh.DeviceMesh, name):
             yield device_mesh.DeviceMesh, name, _unfaked(getattr(device_mesh.DeviceMesh, name))
@@ -186,6 +189,16 @@ def _autocast(own: Any) -> Any:
         own(self, "cpu" if cuda else device_type, torch.float16 if cuda and dtype is None else dtype, *args, **kwargs)
 
     return init
+
+
+def _whole_gradient(own: Any) -> Any:
+    """What FSDP2 reduces of a gradient; one that is divided, of a weight that tensor ranks have whole, is gathered first."""
+
+    def of(parameter: Any, gradient: Any) -> Any:
+        divided = isinstance(gradient, DTensor) and not parameter.is_dtensor
+        return own(parameter, gradient.full_tensor() if divided else gradient)
+
+    return of
 
 
 def _converted(module: Any, convert: Any, recurse: bool = True) -> Any:
