@@ -386,7 +386,7 @@ def test_parts_of_a_model_that_no_measured_model_had_are_a_kind_of_their_own():
     no_parts = {
         "served", "vocabulary", "tied_embeddings", "max_positions", "norm_vectors", "biases", "qkv_bias", "mlp_bias", "head_bias",
         "embedding_norm", "pooler", "parallel", "dropout", "weight_dtype", "kv_dtype", "wide_layers", "frozen", "adapters", "prompt",
-        "output", "diffusion",
+        "output", "diffusion", "mtp_shared", "mtp_wide",
     }  # fmt: skip
     fields = TransformerSpec.model_fields.items()
     parts = {name for name, field in fields if field.default is None or field.default is False or field.default == ()}

@@ -481,7 +481,7 @@ def test_points_of_a_batch_are_as_each_alone():
 @pytest.mark.parametrize(
     ("data", "changes", "sentence"),
     [
-        (DPO, {"kind": "sft"}, "expected one of dpo, distill, grpo, ppo"),
+        (DPO, {"kind": "sft"}, "job.kind: sft is a training step; give workload.task: training, and leave job out"),
         (DPO, {"teacher": {"model": "llama3-70b"}}, "teacher: a job of kind dpo has none, only distill; leave it out"),
         (DPO, {"reference": "none"}, "reference: a job of kind dpo does not run without it; leave out none"),
         (DPO, {"kind": "distill"}, "teacher: name the model that teaches"),

@@ -224,7 +224,7 @@ ANSWERED = [
     ("p.save('p.json.gz')", "p.json.gz: the data of a Prediction is written as JSON; name it p.json"),
     ("crossflow.compare([p, p])",
      "compare() takes a model and the names of systems, such as compare('llama3-8b', on=['dgx-h100', 'dgx-a100']), not "
-     "[Prediction('llama': 19.05 s, bound by compute), Predict ..."),
+     "[Prediction('llama': 19.03 s, bound by compute), Predict ..."),
     ("crossflow.compare('llama3-8b', on=['dgx-h100', 'dgx-a100'], devices=8, price={'h100': 2})",
      "compare() takes no 'price'; did you mean 'prices'? such as prices={'h100': 2.2, 'b200': 4.5}"),
     ("crossflow.compare('llama3-8b', on=['dgx-h100', 'dgx-a100'], devices=8, context=4096)",

@@ -195,9 +195,9 @@ def test_whether_a_run_guesses_tokens_is_told_by_the_changelog_of_its_source(cha
 
 
 def test_what_an_engine_did_otherwise_is_told_together():
-    """Steps of vLLM 0.12 were prepared one after the other, and its experts were DeepGEMM's."""
+    """Steps of vLLM 0.12 were prepared one after the other, each request for itself, and its experts were DeepGEMM's."""
     told = software_of(facts(engine="vllm", engine_version="0.12.0"), 2)
-    assert ({*told}, {*told["engine"]}) == ({"engine", "kernels"}, {"asynchronous", "selecting"})
+    assert ({*told}, {*told["engine"]}) == ({"engine", "host", "kernels"}, {"asynchronous", "selecting"})
     assert software_of(facts(engine="sglang", engine_version="0.5.9"), 2) == {"host": {"pieces": False}}
     assert software_of(facts(source="inferencex-2026-04-06", engine="trtllm", engine_version="1.0", device="b200"), 2) == {
         "engine": {"gathers": True}

@@ -72,7 +72,7 @@ def test_a_device_without_a_known_family_is_told_of_all_that_is_wrong(named):
         scenario({**chip, "levels": {**CHIP["levels"], "l2": level}})
     told = [problem.message for problem in error.value.problems]
     first = "the key 'family' is missing" if named is None else "unknown family 'own'"
-    assert told[0].startswith(f"{first}; give the one whose efficiencies it adopts: amd-gpu, cpu, gaudi, neuroncore, nvidia-ada, ")
+    assert told[0].startswith(f"{first}; give the one whose efficiencies it adopts: amd-gpu, cpu, gaudi-3, gaudi, neuroncore, nvidia-ada, ")
     assert "fabrics" not in told[0]
     assert told[1:] == ["the key 'scope' is missing: unit or device", "unknown key 'bandwith'; did you mean 'bandwidth'?"]
 

@@ -59,7 +59,7 @@ def divided(text: str, devices: int) -> str:
         With what the compiler says where it does not divide the text.
     """
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, GIVEN).write_text(text, encoding="utf-8")
+        Path(folder, GIVEN).write_text(text, encoding="utf-8", newline="\n")
         told = {
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip(),
             "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -118,7 +118,7 @@ def main(words: Sequence[str]) -> None:
         _divide(folder, int(devices))
     except Exception as error:  # whatever the compiler raises
         said = " ".join(str(error).split()) or type(error).__name__
-        Path(folder, MADE).write_text(said[:300], encoding="utf-8")
+        Path(folder, MADE).write_text(said[:300], encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
