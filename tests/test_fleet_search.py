@@ -465,7 +465,8 @@ def test_the_scenarios_own_number_of_engines_is_no_plan_to_compare(tmp_path, cap
 
 def test_what_cannot_be_told_apart_depends_on_whose_fleets_they_are():
     """Two systems must differ by more than two layouts of one, and by more still where nothing of one was measured; its trust is told."""
-    chips = {name: {"system.template": name, "system.operation.price": "2 USD/hour"} for name in ("dgx-h100", "mi325x-node")}
+    prices = {"dgx-h100": "2 USD/hour", "mi325x-node": "2.9 USD/hour"}  # three engines of the first, and two of the second
+    chips = {name: {"system.template": name, "system.operation.price": price} for name, price in prices.items()}
     found = plan_fleets(scenario(), space={"on": chips, **LAYOUTS}, jobs=1)
     assert len({one.kind.hardware for one in found}) == 2
     assert "two systems of which one was not measured" in found.tied
