@@ -17,7 +17,7 @@ from typing import Any
 from crossflow.base import contents, files
 from crossflow.base.errors import Problem, SpecError, with_article
 from crossflow.base.files import Document, Place
-from crossflow.base.limits import json_value
+from crossflow.base.limits import LAYERS, json_value, shown
 from crossflow.workload.config_keys import settings, trimmed
 from crossflow.workload.config_problems import endless, wrong
 from crossflow.workload.conventions import (
@@ -130,6 +130,9 @@ def huggingface_document(
     if numbers := [problem(name, told) for name, told in endless(fields)]:
         raise SpecError(numbers)
     found = settings(fields, family, kind, f"{kind} of {Path(file).name}")
+    if "layers" in found and whole(many := found["layers"].value) > LAYERS:
+        names = " and ".join(found["layers"].fields)
+        raise SpecError([problem(found["layers"].fields[0], f"a model has at most {LAYERS:,} layers, got {shown(many)} by {names}")])
     stand_ins = [Setting(key=key, value=value) for key, value in family.asked.items() if examples and key not in found]
     found |= {setting.key: setting for setting in stand_ins}
     found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
