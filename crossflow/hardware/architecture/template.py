@@ -304,8 +304,8 @@ class OnChipLevel(FileModel):
     )
     frequency: Frequency | None = Field(
         default=None,
-        description="clock of the slices, at the voltage that it takes; at most that of the highest voltage of the compute unit; that of the "
-        "component where absent",
+        description="clock of the slices, at the voltage that it takes; at most that of the highest voltage of the compute unit; that of "
+        "the component where absent",
     )
     stacked_area: AreaOrZero = Field(
         default=points(0.0), description="area of dies on the compute die that hold more of its bits, one die on each compute die"
