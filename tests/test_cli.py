@@ -139,6 +139,7 @@ MISTAKEN = [
     ("--on=forecast-rubin", "'forecast-rubin' is a forecast of a chip, and no template; `crossflow show forecast-rubin` has what it holds"),
     ("--on=nvidia-hopper", "'nvidia-hopper' is a family of devices, and no template; `crossflow show nvidia-hopper` has what it holds"),
     ("--set=software=dgx-a100", "'dgx-a100' is a system, and no software stack; `crossflow show dgx-a100` has what it holds"),
+    ("--set=workload.model=dgx-h100", "'dgx-h100' is a system, and no model; `crossflow show dgx-h100` has what it holds"),
     ("--set=workload.serving.prompt=9", "unknown key 'prompt'; did you mean 'workload.prompt'?"),
     ("--set=workload.serving.concurrency=9", "unknown key 'concurrency'; did you mean 'workload.global_batch'?"),
 ]

@@ -433,6 +433,14 @@ def test_collectives_over_neuronlink_start_as_aws_measured():
     np.testing.assert_allclose(short, [start + n * step for n in (4, 2, 1)], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "send_recv", "all_to_all"])
+@pytest.mark.parametrize(("ranks", "per_node"), [(2, 1), (32, 16)])
+def test_no_collective_between_servers_of_trainium_starts_before_one_inside(name, ranks, per_node):
+    """The ranks of a compiled graph meet for it, wherever they are."""
+    made, short = built("trn1-node"), np.array([[1.0]])
+    assert time(made, name, ranks, per_node, size=short) > time(made, name, 2, size=short)
+
+
 def test_two_servers_of_trainium_reduce_as_fast_as_aws_measured():
     """64 cores, 1 GiB in 41.8 ms; nothing was taken from this row."""
     found = time(built("trn1-node"), "all_reduce", 32, 16, size=np.array([[2.0**30]]))[0, 0]

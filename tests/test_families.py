@@ -366,6 +366,20 @@ def test_layers_of_command_a_with_experts():
     assert spec.transformer().parameters == 78_036_733_952  # the class of transformers 5.24
 
 
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("xlstm-7b", "num_hidden_layers"), ("openelm-270m", "num_transformer_layers"), ("longcat-flash", "num_layers"),
+     ("cohere2-moe", "num_hidden_layers"), ("longcat-image", "num_single_layers")],
+)  # fmt: skip
+def test_more_layers_than_any_model_has_are_refused_at_once(tmp_path, name, field):
+    """Nothing is done once a layer before the number is refused, which would never end."""
+    fields = json.loads((CONFIGS / f"{name}.json").read_text()) | {field: 10**15}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(SpecError, match=f"a model has at most 2,000 layers, got [0-9]+ by .*{field}") as caught:
+        huggingface_document(tmp_path / "config.json")
+    assert len(caught.value.problems) == 1
+
+
 def test_a_gated_convolution_by_hand():
     """Two gates and an input of 1024 elements, three weights of each, and an output; two tokens are kept for each request."""
     ssm = {"kind": "conv", "heads": 1024, "conv": 3, "conv_bias": False, "pattern": ["ssm", "attention"]}

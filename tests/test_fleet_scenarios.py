@@ -195,6 +195,12 @@ def test_ranks_that_read_together_do_not_fail_by_themselves():
         serve(many)
 
 
+def test_replays_refuse_workers_that_divide_prompts_over_context_ranks():
+    """Their steps would be priced as those of one context rank; a steady state reads whole prompts, and takes them."""
+    with pytest.raises(CrossflowError, match=r"prefill.strategy: steps of a replay .* not divided over context ranks, and cp2 has cp = 2"):
+        serve({"workload.serving.prefill": {"strategy": "cp2", "workers": 1}})
+
+
 def test_a_steady_state_refuses_pools_and_notes_the_rest():
     steady = {"requests": None, "workload.prompt": 600, "workload.output": 60, "workload.global_batch": 8}
     with pytest.raises(CrossflowError, match="a steady state knows engines of one kind; give requests"):

@@ -321,9 +321,15 @@ def test_workers_whose_ranks_read_prompts_of_their_own_come_back(software, flags
 
 
 def test_ranks_that_share_experts_are_each_a_worker_of_the_deployment():
-    text = write(service("dp16-ep16", "tensorrt-llm", serving={"prefill": {"strategy": "dp8-ep4", "workers": 3}}), "dynamo")
+    several = service("dp16-ep16", "tensorrt-llm", serving={"prefill": {"strategy": "dp8-ep4", "workers": 3}})
+    with pytest.raises(
+        CrossflowError, match="experts of ep4-dp8 lie over 4 of its 8 ranks, so that it is 2 workers; give ep4-dp4 and so many"
+    ):
+        write(several, "dynamo")
+    told = {"prefill": {"strategy": "ep4-dp4", "workers": 6}}
+    text = write(service("dp16-ep16", "tensorrt-llm", serving=told), "dynamo")
     assert "replicas: 6" in text
-    assert read(text).workload["serving"] == {"prefill": {"strategy": "ep4-dp4", "workers": 6}}
+    assert read(text).workload["serving"] == told
 
 
 @pytest.mark.parametrize("software", ["sglang", "tensorrt-llm"])

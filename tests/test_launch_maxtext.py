@@ -158,6 +158,10 @@ WRONG = [
     ("ici_tensor_parallelism: 5", "64 devices are not divisible by slices x other axes = 1 x 5 = 5"),
     ("per_device_batch_size: 0.3", "0.3 samples of each of 64 devices are not divisible by 64 data-parallel ranks"),
     ("ici_pipeline_parallelism: 4\nnum_layers_per_pipeline_stage: 7", "80 layers are not 4 stages of 7 layers"),
+    ("per_device_batch_size: -3", "expected more than 0, got -3"),
+    ("ici_tensor_parallelism: 0", "expected a whole number from 1, or -1 for the rest, got 0"),
+    ("num_slices: 3", "64 devices are not divisible by slices x other axes = 3 x 1 = 3"),
+    ("quantization: int4", 'expected one of "", int8, fp8_full, fp8, nanoo_fp8, got'),
     ("remat_policy: none", "expected one of full, minimal, minimal_with_context, save_qkv_proj, custom, got 'none'"),
     ("ici_tensor_parallelism: 2\nici_tensor_sequence_parallelism: 2", "tensor and tensor_sequence together are not modelled; give one"),
 ]
@@ -168,6 +172,42 @@ def test_wrong_files_are_told(lines, sentence):
     with pytest.raises(SpecError) as caught:
         read(f'base_config: "base.yml"\nmodel_name: llama3-70b\n{lines}\n', devices=64)
     assert any(sentence in problem.message for problem in caught.value.problems)
+    assert len(caught.value.problems) == 1
+
+
+def test_an_empty_quantization_is_that_of_base_yml():
+    assert read('base_config: "base.yml"\nmodel_name: llama3-70b\nquantization: ""\n', devices=64).workload["model"] == "llama3-70b"
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        (("mlpwi_0", "mlpwi_1"), "computed again"),
+        (("mlpwo",), "kept"),
+        (("mlpwi", "mlpwo"), None),
+        (("mlpwi_0", "mlpwi_1", "mlpwo"), None),
+    ],
+)
+def test_an_mlp_of_which_a_part_is_kept_is_told(kept, told):
+    lines = "".join(f"{name}: device\n" for name in (*kept, "query_proj", "key_proj", "value_proj"))
+    launch = read(f'base_config: "base.yml"\nmodel_name: llama3-70b\nremat_policy: custom\n{lines}', devices=64)
+    assert [remark.why.endswith(told) for remark in launch.unmodelled] == ([True] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "capacity", "flag"),
+    [
+        ("capacity_factor: 1.25\nsparse_matmul: false", 1.25, None),
+        ("capacity_factor: 1.25", None, "capacity_factor"),
+        ("sparse_matmul: false", None, "sparse_matmul"),
+        ("sparse_matmul: true", None, None),
+    ],
+)
+def test_only_padded_experts_leave_tokens_out(lines, capacity, flag):
+    """moe.py of MaxText: sparse products take all tokens whatever the capacity, and others without a capacity all experts."""
+    launch = read(f'base_config: "base.yml"\nmodel_name: mixtral-8x7b\n{lines}\n', devices=64)
+    assert launch.workload.get("experts", {}).get("capacity") == capacity
+    assert [remark.flag for remark in launch.unmodelled] == ([flag] if flag else [])
 
 
 def test_a_file_whose_devices_are_not_known_asks_for_them():

@@ -2,8 +2,10 @@
 """Limits of what files hold: what goes beyond is told at its place before anything is built of it."""
 
 import gzip
+import importlib
 import io
 import os
+import pkgutil
 import threading
 import typing
 from collections.abc import Mapping
@@ -20,6 +22,8 @@ from crossflow.base import files, limits
 from crossflow.base.errors import SpecError, shortened
 from crossflow.base.files import FileModel, parse_yaml
 from crossflow.evidence.replay.events import EventFile
+from crossflow.workload.serving_spec import SpeculationSpec
+from crossflow.workload.spec import TransformerSpec
 
 GEMM = "{model: gemm, m: 256, n: 256, k: 256}"
 LSTM = "{model: lstm, hidden: 512, vocabulary: 1000, sequence: 4, global_batch: 64}"
@@ -283,3 +287,28 @@ def test_numbers_of_numpy_are_numbers():
 @pytest.mark.parametrize("setting", ["workload.²=1", "workload.٣=1"])
 def test_digits_of_other_scripts_are_keys(told, setting):
     assert "unknown key" in told("system: v100\nworkload: {model: gemm, m: 256, n: 256, k: 256}\n", settings=[setting])
+
+
+def test_the_narrower_of_two_limits_of_a_field_holds():
+    """Of two limits of one kind the last counts: that of a form of number would undo that of a field."""
+    for module in pkgutil.walk_packages(crossflow.__path__, "crossflow."):
+        if module.name.startswith(("crossflow.workload", "crossflow.hardware", "crossflow.answers.study", "crossflow.answers.search")):
+            importlib.import_module(module.name)
+    kinds = {"le": min, "lt": min, "ge": max, "gt": max}
+    for model in models():
+        for name, field in model.model_fields.items():
+            for kind, narrowest in kinds.items():
+                limits = [getattr(one, kind) for one in field.metadata if getattr(one, kind, None) is not None]
+                assert not limits or limits[-1] == narrowest(limits), f"{model.__name__}.{name}: {kind} {limits}"
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "most"),
+    [
+        (TransformerSpec, {"mtp_layers": 2001}, "less than or equal to 2000"),
+        (SpeculationSpec, {"tokens": 65, "acceptance": 0.5}, "less than or equal to 64"),
+    ],
+)
+def test_layers_that_predict_and_guesses_are_so_many_at_most(model, given, most):
+    with pytest.raises(ValueError, match=most):
+        model.model_validate(given)

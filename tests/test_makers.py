@@ -96,7 +96,7 @@ def test_a_changed_limit_of_power_that_slows_nothing_is_told():
     plain, told = noted("gaudi3-node"), noted({"template": "gaudi3-node", "power": {"tdp": "500 W"}})
     assert plain == (told[0], [])
     assert told[1] == [
-        "system.power.tdp changes the energy of a step, not its time: how a limit of power slows devices of the family gaudi3 is not known"
+        "system.power.tdp changes the energy of a step, not its time: how a limit of power slows devices of the family gaudi-3 is not known"
     ]
     slowed = noted({"template": "dgx-h100", "power": {"tdp": "500 W"}})
     assert slowed[1] == []

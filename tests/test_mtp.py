@@ -220,6 +220,6 @@ def test_layers_that_stay_wide_multiply_in_16_bits():
 
 @pytest.mark.parametrize("key", ["mtp_shared", "mtp_wide"])
 def test_what_is_said_of_layers_that_are_not_there_is_refused(key, exactly):
-    sentence = f"{key}: the model has no layers that predict further tokens; set mtp_layers, or leave it out"
+    sentence = f"{key}: the model has no layers that predict further tokens; set mtp_layers, or give false"
     with pytest.raises(SpecError, match=exactly(f"scenario: workload.{sentence}")):
         scenario(**{key: True})

@@ -267,6 +267,10 @@ def test_prompts_that_come_alone_take_what_steady_state_says(plan):
         ({"serving": {"arrival_rate": 3}}, "expected a quantity in 1/s, such as '2.5 1/s', got 3"),
         ({"serving": {"prefill": {"strategy": "dp2", "workers": 1}}}, "a worker has no replicas"),
         ({"serving": {"prefill": {"strategy": "tp3", "workers": 1}}}, "serving.prefill.strategy: "),
+        (
+            {**MIXTURE, "serving": {"prefill": {"strategy": "dp8-ep2", "workers": 1}}},
+            "experts of ep2-dp8 lie over 2 of its 8 ranks, so that it is 4 workers; give ep2-dp2 and so many times as many",
+        ),
         ({"serving": {"prefix_hits": 1.0}}, "prefix_hits"),
         ({"serving": {"together": True, "arrival_rate": "3 1/s"}}, "requests that arrive one by one .* do not begin together"),
         (

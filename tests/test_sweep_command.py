@@ -209,3 +209,10 @@ def test_what_another_technology_leaves_as_it_is_is_told_as_in_a_study(system, p
     assert [*score.notes] == [*score[:1].notes] == notes
     assert len(notes) == bool(told)
     assert all(note.startswith(told) for note in notes)
+
+
+def test_a_picture_says_which_points_it_leaves_out_and_why(tmp_path, capsys):
+    words = ["--model", "llama3-8b", "--on", "dgx-h100", "--strategy", "tp8", "--vary", "system.nodes=1..4"]
+    assert main(["sweep", *words, "-o", str(tmp_path / "p.svg")]) == 0
+    told = next(line for line in capsys.readouterr().err.splitlines() if "leaves out" in line)
+    assert "leaves out 3 of 4 points, which make no scenario; the first, system.nodes = 2: strategy tp8 needs 8 devices" in told

@@ -34,6 +34,10 @@ def moved(found, unit, phase):
     return sum(float(np.max(row.moved)) for row in found.passes if (row.unit, row.phase) == (unit, phase))
 
 
+def launched(found, unit, phase):
+    return sum(float(np.max(row.launches)) for row in found.passes if (row.unit, row.phase) == (unit, phase))
+
+
 def sent(found, unit, phase, collective):
     return [float(np.max(m.size * m.number)) for m in found.messages if (m.part, m.phase, m.collective) == (unit, phase, collective)]
 
@@ -58,6 +62,15 @@ def test_projections_of_their_own_do_the_same_work_in_more_products_and_add_thei
 def test_models_without_gates_have_one_product_before_the_activation():
     found, _ = blocks(Plan(), {"gated": False}, joined=False)
     assert [float(np.max(row.n)) for row in found.products if row.unit == MLP and row.phase in ("forward", "end")] == [FFN, HIDDEN]
+
+
+def test_models_of_a_batch_whose_heads_share_no_keys_copy_none():
+    """They are priced beside others that do, and take what they take by themselves."""
+    data = {"system": "dgx-h100", "software": "torchtitan", "strategy": "dp8"}
+    workload = {"model": "llama3-8b", "task": "training", "global_batch": 8, "sequence": 1024, "layers": 2}
+    both = crossflow.evaluate(crossflow.from_dict({**data, "workload": workload}), {"workload.kv_heads": [8, 32]}).step_time
+    each = [crossflow.predict(crossflow.from_dict({**data, "workload": {**workload, "kv_heads": many}})).step_time for many in (8, 32)]
+    np.testing.assert_allclose(both, each, rtol=1e-12)
 
 
 def test_copies_of_keys_and_values_pass_memory_and_are_read_and_kept():
@@ -112,6 +125,14 @@ def test_a_compiler_scatters_beside_a_single_product_alone(gated, joined, beside
     parts = 2.0 * TOKENS * HIDDEN * (1 + 1 / 4)  # that lie there, r1, and their sum, w 1/p
     assert moved(found, MLP, "forward") - moved(plain, MLP, "forward") == parts
     assert moved(found, MLP, "input") - moved(plain, MLP, "input") == (parts if beside else 0.0)
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(tp=4)])
+def test_a_compiler_adds_no_parts_where_none_are_scattered(plan):
+    """No kernel is launched for them: without a tensor group, or in one that sums up at once, the step is the same."""
+    found, plain = (blocks(plan, overlap={"tensor": tensor})[0] for tensor in ("compiled", "none"))
+    for phase in ("forward", "input"):
+        assert launched(found, MLP, phase) == launched(plain, MLP, phase)
 
 
 def test_a_scale_of_the_tensor_itself_takes_a_pass_more():

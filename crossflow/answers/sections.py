@@ -250,7 +250,9 @@ def _described(name: str, document: Document, base: Path | None) -> Document:
         return huggingface_document(path, service=service, given=_keys(document.data))[0]
     try:
         path = known[name] if name in known else files.find("templates", name, base, "models")
-    except CrossflowError:
+    except CrossflowError as error:
+        if files.shipped_name("templates", name) is not None:  # of another kind, which the error says
+            raise document.error(("model",), str(error)) from None
         names = [*MODELS, *known]
         there = f"models: {', '.join(MODELS)}; presets: {among(known, '`crossflow list models`')}"
         message = f"unknown model '{name}'{did_you_mean(name, names)}; {there} (or give the path of its config.json, as makers publish it)"

@@ -256,6 +256,9 @@ def path(fabric: Fabric, collective: str, ranks: int, ranks_per_node: int, *, wh
     if in_node >= ranks:
         return Path(ways=_inside(fabric, collective, ranks))
     whole = in_node >= fabric.devices_per_node if whole_nodes is None else whole_nodes
+    if fabric.intra == "neuronlink":  # ranks of a compiled graph meet, whether or not they share a node
+        start = fabric.parameters.neuron_launch
+        fabric = replace(fabric, parameters=fabric.parameters.model_copy(update={"launch": start, "launch_transfer": start}))
     return Path(ways=_between(fabric, collective, ranks, in_node, whole))
 
 

@@ -212,9 +212,10 @@ class _BlockBuilder:
         have for a token.
         """
         made = heads * attention.pair
-        moved = self.element * tokens * np.where(made > kept, kept + made, 0.0)
-        self._pass(unit, "forward", moved, launches=2)
-        self._pass(unit, "input", moved, launches=2)
+        copied = made > kept  # where every head of queries has its own there is nothing to do
+        moved, launches = self.element * tokens * np.where(copied, kept + made, 0.0), np.where(copied, 2.0, 0.0)
+        self._pass(unit, "forward", moved, launches=launches)
+        self._pass(unit, "input", moved, launches=launches)
         return heads, made
 
     def _read_beside(self, unit: str, attention: AttentionGeometry, chunk: Chunk, heads: Array, kv: Array) -> None:
@@ -837,9 +838,10 @@ class _BlockBuilder:
         self._send(unit, "input", "all_gather", sent * np.where(scattered, again, 0.0), group, hiding=hides)
         if compiled:
             added = np.where(group.size > 1, split * (1.0 + 1.0 / group.size), 0.0)
-            self._pass(unit, "forward", added)
+            launches = np.where(added > 0, 1.0, 0.0)  # none where nothing is scattered
+            self._pass(unit, "forward", added, launches=launches)
             if alone:
-                self._pass(unit, "input", added)
+                self._pass(unit, "input", added, launches=launches)
 
     # ---------------------------------------------------------------------------------- ends
 

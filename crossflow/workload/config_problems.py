@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 
 from crossflow.base import files
+from crossflow.base.limits import LAYERS, shown
 from crossflow.workload.conventions import (
     BY_NUMBER,
     LAYER_KINDS,
@@ -28,6 +29,14 @@ from crossflow.workload.conventions import (
     whole,
     with_experts,
 )
+
+
+def too_deep(found: Mapping[str, Setting]) -> Iterator[tuple[str, str]]:
+    """More layers than any model may have, before anything is done for each."""
+    layers = found.get("layers")
+    if layers is not None and whole(layers.value) > LAYERS:
+        told = f"a model has at most {LAYERS:,} layers, got {shown(layers.value)} by {' and '.join(layers.fields)}"
+        yield layers.fields[0], told
 
 
 def endless(fields: Values) -> Iterator[tuple[str, str]]:

@@ -44,7 +44,7 @@ def contradictions(spec: TransformerSpec) -> Iterator[str]:
         yield "mtp_layers: a layer that predicts has attention and an MLP, and this model has not both; set mtp_layers to 0"
     for key in ("mtp_shared", "mtp_wide"):
         if getattr(spec, key) and not spec.mtp_layers:
-            yield f"{key}: the model has no layers that predict further tokens; set mtp_layers, or leave it out"
+            yield f"{key}: the model has no layers that predict further tokens; set mtp_layers, or give false"
     if spec.mtp_layers and (spec.encoder or spec.head != "language" or not spec.causal):
         yield "mtp_layers: multi-token prediction is modelled for causal decoders with a language head only; set mtp_layers to 0"
     if spec.task == "serving":

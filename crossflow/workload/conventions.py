@@ -11,7 +11,7 @@ from typing import Any
 
 from crossflow.base import files
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Whole
+from crossflow.base.limits import LAYERS, Whole
 
 Values = Mapping[str, Any]
 
@@ -213,8 +213,9 @@ def whole(value: Any) -> int:
 
 
 def layers_of(found: Mapping[str, Setting]) -> int:
-    """Layers of the model, 0 where the file does not say."""
-    return whole(found["layers"].value) if "layers" in found else 0
+    """Layers of the model, 0 where the file does not say, or says more than any model may have, which is refused."""
+    layers = whole(found["layers"].value) if "layers" in found else 0
+    return layers if layers <= LAYERS else 0
 
 
 def layers_by_number(fields: Values, layers: int) -> dict[int, Values] | None:

@@ -73,7 +73,7 @@ class ReuseSpec(FileModel):
 class TablesSpec(FileModel):
     """Embedding tables alike."""
 
-    count: Dimension = Field(le=TABLES, description="tables")
+    count: Annotated[Dimension, Field(le=TABLES)] = Field(description="tables")
     rows: PositiveInt = Field(description="rows of a table")
     width: Dimension = Field(description="elements of a row")
     pooling: PositiveFloat = Field(1.0, description="rows of a table that a sample looks up, on average")

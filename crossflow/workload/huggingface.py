@@ -7,6 +7,7 @@ what was read; every field of a file that is read comes back with what became of
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from crossflow.base.errors import Problem, SpecError, with_article
 from crossflow.base.files import Document, Place
 from crossflow.base.limits import json_value
 from crossflow.workload.config_keys import settings, trimmed
-from crossflow.workload.config_problems import endless, wrong
+from crossflow.workload.config_problems import endless, too_deep, wrong
 from crossflow.workload.conventions import (
     BY_NUMBER,
     LAYER_KINDS,
@@ -127,9 +128,9 @@ def huggingface_document(
         raise SpecError([problem("_class_name" if own.get("_class_name") else "model_type", _unknown(own))])
     family = known or described(conventions().merged({"like": [piece.like for piece in pieces]}))
     fields = {**_quantised_beside(Path(file)), **trimmed(flat(own, family.nested), family)}
-    if numbers := [problem(name, told) for name, told in endless(fields)]:
-        raise SpecError(numbers)
+    _refuse(itertools.starmap(problem, endless(fields)))
     found = settings(fields, family, kind, f"{kind} of {Path(file).name}")
+    _refuse(itertools.starmap(problem, too_deep(found)))
     stand_ins = [Setting(key=key, value=value) for key, value in family.asked.items() if examples and key not in found]
     found |= {setting.key: setting for setting in stand_ins}
     found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
@@ -208,6 +209,12 @@ def _is_decoder(config: Values, outer: Values) -> bool:
 def _idle(value: Any) -> bool:
     """Whether a field that is not known says nothing that could cost: none, no, an empty list, a name."""
     return value is None or isinstance(value, str) or value in (False, 0, [], {})
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    """SpecError where there are problems."""
+    if found := [*problems]:
+        raise SpecError(found)
 
 
 def _not_composed(config: Values, strange: Iterable[str]) -> str:

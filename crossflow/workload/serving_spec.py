@@ -150,7 +150,7 @@ class ImagesSpec(BesideSpec):
 class SpeculationSpec(FileModel):
     """Tokens that are guessed and checked together (speculative decoding)."""
 
-    tokens: Dimension = Field(le=64, description="tokens that are guessed for a request in every step")
+    tokens: Annotated[Dimension, Field(le=64)] = Field(description="tokens that are guessed for a request in every step")
     acceptance: Probability | tuple[Probability, ...] = Field(
         description="probability that a guess is right where all before it are: one for all, or a list of one for each of the tokens"
     )

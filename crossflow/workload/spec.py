@@ -614,8 +614,8 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
     encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
-    mtp_layers: DimensionOrZero = Field(
-        0, le=LAYERS, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
+    mtp_layers: Annotated[DimensionOrZero, Field(le=LAYERS)] = Field(
+        0, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
     )
     mtp_shared: Flag = Field(False, description="all multi-token prediction layers have the same weights (Nemotron 3 Super and Ultra)")
     mtp_wide: Flag = Field(False, description="multi-token prediction layers stay in 16 bits where `dtype` is narrower")

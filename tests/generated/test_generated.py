@@ -11,7 +11,8 @@ from sampled import ALL, fewer
 
 import crossflow
 from crossflow.answers.evaluation import evaluate
-from tests.generated.drawn_laws import accepted, strictly
+from crossflow.base.errors import CrossflowError
+from tests.generated.drawn_laws import accepted, strictly, swept
 from tests.generated.everything import DRAWN, LAWS, QUICK, checks
 from tests.generated.physics import MODEL, WITHIN, better_figures, better_parts, exceptions, in_half_seconds, time_exponent
 
@@ -79,6 +80,33 @@ def test_the_law_of_better_parts_sees_one_that_is_worse(pipeline, monkeypatch):
     monkeypatch.setitem(better_parts.__globals__["BETTER"], "bandwidth", -1)
     with pytest.raises(AssertionError, match="bandwidth"):
         better_parts(pipeline)
+
+
+def test_more_memory_may_lengthen_the_steps_of_a_service(tmp_path):
+    """Weights fill the memory of this one, so that it has no room for a request; with more it writes for all of them."""
+    document = {
+        "system": {"template": "gaudi2-node", "nodes": 2}, "strategy": "dp16",
+        "workload": {"model": "mixtral-8x7b", "task": "serving", "prompt": 256, "output": 32, "global_batch": 64, "serving": {"chunk": 64}},
+    }  # fmt: skip
+    case = accepted("service", document, tmp_path)
+    name = "system.levels.memory.capacity"
+    short, large = (evaluate(case.scenario, {name: [size]}).step_time[0] for size in (90e9, 200e9))
+    assert name in better_figures(case)
+    assert large > 2 * short
+    better_parts(case)
+
+
+def test_the_law_of_sweeps_knows_shares_that_are_too_large(tmp_path, monkeypatch):
+    """By themselves they are a wrong file, and in a study a design that cannot be built."""
+    document = {
+        "system": {"template": "pathfinder", "devices": 1}, "workload": {"model": "llama2-7b", "task": "prefill", "prompt": 256},
+        "strategy": "dp1",
+    }  # fmt: skip
+    monkeypatch.setattr("tests.generated.drawn_laws._some", lambda given, *_: [one for one in given if one.path.endswith("shares.compute")])
+    case = accepted("transformer", document, tmp_path)
+    with pytest.raises(CrossflowError, match="add up to"):
+        crossflow.predict(document, ["system.budgets.power_shares.compute=0.35"])
+    swept(case)
 
 
 def test_every_exception_of_the_notes_names_a_figure_that_is_tried(tmp_path):

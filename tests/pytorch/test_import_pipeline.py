@@ -268,5 +268,5 @@ def test_the_first_stage_needs_no_shapes_and_later_ones_do():
 def test_ranks_are_those_of_the_world_and_of_functions():
     with pytest.raises(CrossflowError, match=r"^rank 4: the ranks of a world of 4 are 0 to 3; give another --rank or --world-size$"):
         record(own_stage, world_size=OWN_STAGES, rank=4)
-    with pytest.raises(CrossflowError, match="with --parallel all ranks do what rank 0 does; leave --rank out"):
+    with pytest.raises(CrossflowError, match="with --parallel crossflow chooses which ranks are run; leave --rank out"):
         record(own_stage, world_size=OWN_STAGES, parallel="ddp", rank=0)

@@ -23,7 +23,7 @@ ONE_BY_ONE = "replicas that share out experts make every step together, and none
 UNGATHERED = "a replay does not let replicas wait for each other's prompts; set it to false, or leave out requests for a steady state"
 
 
-def coupled(plan: AnyStrategy, *, pooled: bool = False) -> bool:
+def coupled(plan: AnyStrategy | None, *, pooled: bool = False) -> bool:
     """Whether replicas share experts, or devices of their own for these (`pooled`), and so make every step together."""
     return isinstance(plan, Plan) and plan.dp > 1 and (plan.replicas_meet or pooled)
 
@@ -87,8 +87,12 @@ def _problems(scenario: Scenario, trace: RequestTrace) -> Iterator[tuple[str, st
         found = (key for key in ("failures", "autoscale") if getattr(serving, key))
         other = "ep out of the strategy" if serving.experts is None else "serving.experts"
         yield from ((key, f"{ONE_BY_ONE}; leave it out, or {other}") for key in found)
-    if serving.failures and serving.prefill is not None and coupled(plan_of(serving.prefill.strategy)):
+    reading = None if serving.prefill is None else plan_of(serving.prefill.strategy)
+    if serving.failures and coupled(reading):
         yield "failures", f"{ONE_BY_ONE}; leave it out, or dp out of serving.prefill.strategy"
+    if reading is not None and reading.cp > 1:
+        why = "steps of a replay read pieces of prompts, which are not divided over context ranks"
+        yield "prefill.strategy", f"{why}, and {reading} has cp = {reading.cp}; give tp, dp or pp, or an arrival_rate and no requests"
     if (scaled := serving.autoscale) is not None:
         if scaled.least > plan.dp:
             yield "autoscale.least", f"{scaled.least} replicas always run, but {plan} has {plan.dp}; lower it, or raise dp"

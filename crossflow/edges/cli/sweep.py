@@ -218,7 +218,11 @@ def _show(arguments: argparse.Namespace, score: Score, assumed: Sequence[str], t
             if not timed.any():
                 raise CrossflowError(f"-o {path}: no point has a time, and there is nothing to draw")
             score.take(timed).plot(y=goal).save(path)
-            page.log(f"{path} leaves out {int((~timed).sum()):,} points that make no scenario") if not timed.all() else None
+            if not timed.all():
+                first = int(np.argmin(timed))
+                where = ", ".join(f"{name} = {column[first]}" for name, column in score.points.items())
+                many = f"{len(score) - int(timed.sum()):,} of {len(score):,} points, which make no scenario"
+                page.log(f"{path} leaves out {many}; the first, {where}: {score.why(first)}")
         page.log(f"wrote {path}")
 
 

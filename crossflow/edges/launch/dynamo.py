@@ -291,7 +291,7 @@ def pools(settings: FlatSettings, plan: Plan, values: Mapping[str, Any], named: 
     if apart:
         read = _reading(settings, named, backend, node)
         told = dict(written_flags(table_of(backend), read.settings, read.rules.values, read.rules.said))
-        count = settings["workload.serving.prefill.workers"] * read.ranks.replicas
+        count = settings["workload.serving.prefill.workers"]
         found.append(Pool(name="prefill", role="prefill", values=told, replicas=count, devices=read.ranks.width * read.plan.pp))
     return found
 

@@ -35,6 +35,7 @@ ALWAYS = frozenset({"norm", "activation"})
 TENSORS: Mapping[str, tuple[str, ...]] = {
     "attention": ("context",), "output": ("out_proj",), "mlp": ("mlpwi", "mlpwi_0", "mlpwi_1", "mlpwo"),
 }  # fmt: skip
+WHOLE_MLP = ({"mlpwi", "mlpwo"}, {"mlpwi_0", "mlpwi_1", "mlpwo"})  # of an MLP whose first products are one, or two
 QUERIES = ("query_proj", "key_proj", "value_proj")
 # Modules of a strategy by what a stack calls them.
 MODULES = {"layernorm": "norm", "moe_act": "activation", "core_attn": "attention", "mlp": "mlp"}
@@ -67,8 +68,7 @@ def meaning(found: Found, devices: int | None) -> Meaning:
         )
     fields |= dict(_types(found))
     fields |= dict(_again(found, remarks))
-    if (capacity := found.values.get("capacity_factor", -1.0)) > 0:
-        fields["workload.experts.capacity"] = capacity
+    fields |= dict(_dropped(found, preset, remarks))
     return Meaning(fields=fields, unmodelled=tuple(remarks), problems=tuple(problems), missing=missing)
 
 
@@ -79,6 +79,9 @@ def _axes(found: Found, devices: int | None, problems: list[Problem]) -> dict[st
         for level in LEVELS
         for axis in AXES
     }
+    if none := [name for name, size in sizes.items() if size == 0]:
+        problems.append(found.problem(f"{none[0]}_parallelism", "expected a whole number from 1, or -1 for the rest, got 0"))
+        return None
     slices = max(found.values.get("num_slices", -1), 1)
     for level in LEVELS:
         open_ = [name for name, size in sizes.items() if name.startswith(level) and size < 1]
@@ -93,7 +96,9 @@ def _axes(found: Found, devices: int | None, problems: list[Problem]) -> dict[st
                 return None
             over = math.prod(size for name, size in sizes.items() if name.startswith("dcn"))
             rest, wrong = data_degree(found, devices, {"slices": over, "other axes": cut}, f"{open_[0]}_parallelism")
-            problems += wrong
+            if wrong:
+                problems += wrong
+                return None
             sizes[open_[0]] = rest
     whole = {axis: math.prod(sizes[f"{level}_{axis}"] for level in LEVELS) for axis in AXES}
     made = math.prod(whole.values())
@@ -130,6 +135,9 @@ def _batches(found: Found, axes: Mapping[str, int], fields: FlatSettings, proble
     """Samples of a microbatch, and of a step."""
     devices, each = math.prod(axes.values()), found.values.get("per_device_batch_size", 12.0)
     steps, dp, pp = found.values.get("gradient_accumulation_steps", 1), fields["strategy.dp"], fields["strategy.pp"]
+    if each <= 0:
+        problems.append(found.problem("per_device_batch_size", f"expected more than 0, got {each:g}"))
+        return
     at_once = round(each * devices)
     if abs(at_once - each * devices) > 1e-6 * devices or at_once % dp or not at_once:
         told = f"{each:g} samples of each of {devices} devices are not divisible by {dp} data-parallel ranks"
@@ -184,7 +192,23 @@ def _again(found: Found, remarks: list[Remark]) -> MeantFields:
     again = POLICIES[policy] if policy != "custom" else frozenset(what for what, here in kept.items() if not here)
     if policy == "custom" and not all(queries):
         remarks.append(found.remark("query_proj", "queries, keys and values are predicted as kept"))
+    products = [name for name in TENSORS["mlp"] if found.values.get(name) == "device"]
+    if policy == "custom" and products and not any(all_ <= set(products) for all_ in WHOLE_MLP):
+        so = "kept" if kept["mlp"] else "computed again"
+        remarks.append(found.remark(products[0], f"the MLP is predicted as kept or computed again as a whole: here {so}"))
     yield "software.recomputed", tuple(sorted(ALWAYS | again, key=("norm", "activation", "attention", "output", "mlp").index))
+
+
+def _dropped(found: Found, preset: str | None, remarks: list[Remark]) -> MeantFields:
+    """Tokens beyond the capacity of an expert, which only products of padded experts leave out (`sparse_matmul: false`)."""
+    capacity, sparse = found.values.get("capacity_factor", -1.0), found.values.get("sparse_matmul", True)
+    if capacity > 0 and not sparse:
+        yield "workload.experts.capacity", capacity
+    elif capacity > 0:
+        remarks.append(found.remark("capacity_factor", "not used by MaxText where sparse_matmul is true: no token is left out"))
+    elif not sparse and preset is not None and any(path.startswith("workload.experts.") for path in preset_settings(preset)):
+        why = "without a capacity_factor each expert there computes all tokens; predicted with those that are sent to it"
+        remarks.append(found.remark("sparse_matmul", why))
 
 
 # ---------------------------------------------------------------------------------------------- writing

@@ -217,7 +217,8 @@ def _value(row: FlagRow, given: tuple[Any, ...]) -> Any:
         raise ValueError(f"expected {what}, got {'nothing' if not given else limits.shown(' '.join(map(str, given)))}")
     value = _read(row, given[0])
     if row.values and str(value) not in row.values:
-        raise ValueError(f"expected one of {', '.join(row.values)}, got {limits.shown(value)}{did_you_mean(str(value), row.values)}")
+        known = ", ".join(one or '""' for one in row.values)
+        raise ValueError(f"expected one of {known}, got {limits.shown(value)}{did_you_mean(str(value), row.values)}")
     return value
 
 

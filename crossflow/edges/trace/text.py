@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -210,7 +211,7 @@ def _legend(marks: Sequence[Mark], width: int) -> list[Text]:
         if len(lines[-1]) and len(lines[-1]) + len(mark.name) + 4 > width:
             lines.append(Text())
         lines[-1].append("  " * bool(len(lines[-1]))).append(mark.character, mark.style).append(f" {mark.name}")
-    return [*lines, Text(short(TURNS, width), style="dim")]
+    return [*lines, *(Text(line, style="dim") for line in textwrap.wrap(TURNS, width))]
 
 
 # ------------------------------------------------------------------------------------------ table

@@ -125,7 +125,7 @@ def _checked_rank(rank: int | None, world_size: int, batch: int, sequence: int |
         raise CrossflowError(f"rank {rank}: {said}; give another --rank or --world-size")
     if rank is not None and parallel:
         raise CrossflowError(
-            "with --parallel all ranks do what rank 0 does; leave --rank out, or --parallel and divide the model in the function"
+            "with --parallel crossflow chooses which ranks are run; leave --rank out, or --parallel and divide the model in the function"
         )
     return rank or 0
 

@@ -303,7 +303,9 @@ class OnChipLevel(FileModel):
         default=None, description="what one slice delivers in a cycle, its port as wide; that of the component where absent"
     )
     frequency: Frequency | None = Field(
-        default=None, description="clock of the slices, at the voltage that it takes; that of the component where absent"
+        default=None,
+        description="clock of the slices, at the voltage that it takes; at most that of the highest voltage of the compute unit; that of "
+        "the component where absent",
     )
     stacked_area: AreaOrZero = Field(
         default=points(0.0), description="area of dies on the compute die that hold more of its bits, one die on each compute die"

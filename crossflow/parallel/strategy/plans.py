@@ -295,6 +295,11 @@ def _worker_problem(place: str, written: str, model: Transformer) -> str | None:
         return str(error)
     if plan.dp > 1 and not (reads and plan.replicas_meet):
         return f"{'a worker' if reads else 'an engine'} has no replicas, and {plan} has {plan.dp}; give their number as workers"
+    ranks, span = plan.tp * plan.cp * plan.dp, plan.ep * plan.tensor_of("experts")
+    if plan.dp > 1 and span < ranks and not ranks % span and not span % (plan.tp * plan.cp):
+        one, many = replace(plan, dp=span // (plan.tp * plan.cp)), ranks // span
+        lie = f"experts of {plan} lie over {span} of its {ranks} ranks"
+        return f"{lie}, so that it is {many} workers; give {one} and so many times as many"
     if plan.far:
         return f"{'workers for prompts' if reads else 'such engines'} keep all in their main memory; leave far out"
     if reads:
