@@ -11,6 +11,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.base import packages
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.evidence.jax import import_text
 from crossflow.evidence.jax.groups import groups_of, moving
@@ -613,7 +614,7 @@ TOGETHER = """module @jit_f attributes {mhlo.num_partitions = 2 : i32, mhlo.num_
 
 
 def test_sizes_of_all_devices_together_need_jax(monkeypatch):
-    monkeypatch.setattr("crossflow.evidence.jax.importer.has_jax", lambda: False)
+    monkeypatch.setattr(packages, "there", lambda name: name != "jax")
     with pytest.raises(CrossflowError, match=r"line 4: .* 2 devices together, .*\(pip install 'crossflow\[jax\]'\), .*compile\(\).as_text"):
         imported(TOGETHER, name="m")
 
@@ -633,7 +634,7 @@ def test_a_text_of_several_devices_is_read_as_the_compiler_divides_it(monkeypatc
     """With the names of its axes, and a note."""
     asked = []
     made = (DATA / "decoder.hlo").read_text()
-    monkeypatch.setattr("crossflow.evidence.jax.importer.has_jax", lambda: True)
+    monkeypatch.setattr(packages, "there", lambda _: True)
     monkeypatch.setattr("crossflow.evidence.jax.importer.divided", lambda *given: asked.append(given) or made)
     together = TOGETHER.replace("num_partitions = 2", "num_partitions = 8").replace('"rows"=1, "tp"=2', '"rows"=4, "columns"=2')
     found = imported(together, name="m")
@@ -663,12 +664,7 @@ def test_kernels_are_fused_or_eager():
 
 
 def test_lowering_without_jax_names_the_extra(monkeypatch):
-    import importlib.metadata
-
-    def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(packages, "there", lambda name: name != "jax")
     with pytest.raises(CrossflowError, match=r"lowering a function needs jax, which is not installed; run: pip install 'crossflow\[jax\]'"):
         require_jax("lowering a function")
 

@@ -177,17 +177,9 @@ def fabric_of(network: NetworkSpec, architecture: Architecture, devices_per_node
 
 # Parameters that are times of one step, by whether it is one inside a node or between nodes.
 NEAR = (
-    "switch_step",
-    "switch_line_step",
-    "switch_fill",
-    "exchange_fill",
-    "direct_step",
-    "node_hop",
-    "peer_rank",
-    "peer_phase",
-    "peer_direct_phase",
-    "neuron_step",
-)
+    "switch_step", "switch_line_step", "switch_fill", "exchange_fill", "direct_step", "node_hop", "peer_rank", "peer_phase",
+    "peer_direct_phase", "neuron_step",
+)  # fmt: skip
 FAR = ("rdma_hop", "rdma_step", "rdma_fill", "software_step", "software_fill", "staged_step")
 
 

@@ -984,8 +984,9 @@ class _BlockBuilder:
         wide = unit in self.wide or matrix.name in WIDE or joined
         stored = "" if wide else self.job.widened_of(self.stored.get(unit, ""))
         product = Product(m=tokens, n=n, k=k, batch=copies, wide=wide, stored=stored)
-        self._products(unit, matrix, product, [n * share for share in branches] or [n], again, forward, first=first)
         trains = not self.model.adapted or joined
+        widths = [n * share for share in branches] or [n]
+        self._products(unit, matrix, product, widths, again, forward, often, first=first, trains=trains)
         if self.widening and not wide:
             phases: tuple[BlockPhase, ...] = (forward, "input")
             for phase in phases:
@@ -998,14 +999,16 @@ class _BlockBuilder:
             self._pass(unit, forward, n * k * copies * often * self.cast)
             if trains:
                 self._pass(unit, "weight", n * k * copies * often * self.cast)
-        if np.any(matrix.adapters):
+        if joined:
             self._adapter(unit, matrix, whole * copies, tokens * copies, kind, forward)
 
     def _products(
-        self, unit: str, matrix: Matrix, whole: Product, widths: Sequence[Array], again: Array | float, forward: BlockPhase, *, first: bool
-    ) -> None:
-        """Products of a matrix that a stack multiplies one by one, of these `widths`, with their gradients, as of `_product`."""
-        often = float(matrix.adapters) if np.any(matrix.adapters) else ONCE  # one for each of what the model joins
+        self, unit: str, matrix: Matrix, whole: Product, widths: Sequence[Array], again: Array | float, forward: BlockPhase,
+        often: Number, *, first: bool, trains: bool,
+    ) -> None:  # fmt: skip
+        """Products of a matrix that a stack multiplies one by one, of these `widths`, each so `often`, with their gradients; others as of
+        `_product`.
+        """
         for width in widths:
             self._divided(unit, matrix, "forward", self._compute(unit, forward, replace(whole, n=width), count=often))
         for width in () if first else widths:
@@ -1018,7 +1021,7 @@ class _BlockBuilder:
         if np.any(again):
             share = np.where(np.asarray(again) > 0, again, 1.0)  # and no product at all where none is done again
             self._compute(unit, "input", replace(whole, n=whole.n * share, stored=""), count=self.once_more * (again > 0) * often)
-        if self.model.adapted and not np.any(matrix.adapters):
+        if not trains:
             return
         sums = self.fused("accumulation")
         result = 2.0 * self.stack.gradient_size(self.element) if sums else None  # of an element of the sum, read and written

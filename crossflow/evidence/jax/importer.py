@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from crossflow.base import packages
 from crossflow.base.errors import CrossflowError, Problem, SpecError, did_you_mean
 from crossflow.base.files import read_text
 from crossflow.base.units import parse
@@ -13,7 +14,7 @@ from crossflow.evidence.jax import phases
 from crossflow.evidence.jax.build import dtype_of, groups_in, program_of_text
 from crossflow.evidence.jax.fusion import fuse, whole
 from crossflow.evidence.jax.hlo import read_hlo
-from crossflow.evidence.jax.partition import divided, has_jax
+from crossflow.evidence.jax.partition import divided
 from crossflow.evidence.jax.schedule import divide_sums, reorder
 from crossflow.evidence.jax.stablehlo import read_stablehlo
 from crossflow.evidence.jax.steps import TracedText, steps_in
@@ -131,7 +132,7 @@ def module_of(text: str) -> HloModule:
 def _divided(text: str, module: HloModule) -> tuple[HloModule, list[str]]:
     """The text of one device, from a text with the sizes of all; TextError with the cure where JAX is not there to divide it."""
     devices = module.devices
-    if not has_jax():
+    if not packages.there("jax"):
         raise TextError(
             module.undivided or 1,
             f"the text has the sizes of all {devices} devices together, before the compiler divides them; install JAX, and the import "

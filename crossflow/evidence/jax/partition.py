@@ -10,7 +10,6 @@ References
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -20,28 +19,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from crossflow.base import packages
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import read_text
 from crossflow.evidence.jax.text import TextError
 
 PASS = "spmd-partitioning"  # of the compiler, after which every tensor has the size of one device
-GIVEN, MADE = "lowered.mlir", "failed.txt"
+GIVEN, FAILED = "lowered.mlir", "failed.txt"  # the text, and why it could not be divided
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*)")
 
 
-def has_jax() -> bool:
-    """Whether JAX is installed."""
-    try:
-        importlib.metadata.version("jax")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def require_jax(use: str) -> None:
     """CrossflowError where JAX is not installed; `use` is what needs it."""
-    if not has_jax():
+    if not packages.there("jax"):
         raise CrossflowError(f"{use} needs jax, which is not installed; run: pip install 'crossflow[jax]'")
 
 
@@ -67,7 +60,7 @@ def divided(text: str, devices: int) -> str:
         asked = [sys.executable, "-m", __name__, folder, str(devices)]
         ended = subprocess.run(asked, env=os.environ | told, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         found = after_pass(folder)
-        failed = Path(folder, MADE)
+        failed = Path(folder, FAILED)
         if ended.returncode or found is None or failed.exists():
             said = read_text(failed) if failed.exists() else f"it ended with status {ended.returncode}"
             raise TextError(1, f"the compiler does not divide the text over its {devices} devices: {said}")
@@ -96,19 +89,13 @@ def _divide(folder: str, devices: int) -> None:
     for one in (options, build):
         one.num_replicas, one.num_partitions = 1, devices
     build.use_spmd_partitioning, build.use_shardy_partitioner = True, "sdy." in text
-    build.device_assignment = xla_client.DeviceAssignment.create(_row(devices))
+    build.device_assignment = xla_client.DeviceAssignment.create(np.arange(devices).reshape(1, devices))
     build.allow_spmd_sharding_propagation_to_parameters = [not one for one in given]
     build.allow_spmd_sharding_propagation_to_output = [not one for one in made]
     options.env_option_overrides = [
         ("xla_dump_to", folder), ("xla_dump_hlo_pass_re", PASS), ("xla_backend_optimization_level", "0"),
     ]  # fmt: skip
     own[0].client.compile_and_load(text, own, options)
-
-
-def _row(devices: int) -> Any:
-    import numpy as np
-
-    return np.arange(devices).reshape(1, devices)
 
 
 def main(words: Sequence[str]) -> None:
@@ -118,7 +105,7 @@ def main(words: Sequence[str]) -> None:
         _divide(folder, int(devices))
     except Exception as error:  # whatever the compiler raises
         said = " ".join(str(error).split()) or type(error).__name__
-        Path(folder, MADE).write_text(said[:300], encoding="utf-8", newline="\n")
+        Path(folder, FAILED).write_text(said[:300], encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":

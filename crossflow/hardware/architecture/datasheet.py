@@ -180,9 +180,9 @@ def _level(name: str, level: DatasheetLevel, system: DatasheetSystem, library: T
 def _port(level: NetworkLevel, latency: Array, energy: Array, peers: int | None = None) -> Port | None:
     if level.bandwidth is None:
         return None
-    if level.latency is None:
-        return Port(bandwidth=level.bandwidth, latency=latency, energy=energy, peers=peers)
-    return Port(bandwidth=level.bandwidth, latency=level.latency, energy=energy, known=latency, peers=peers)
+    given = level.latency
+    own, known = (latency, None) if given is None else (given, latency)
+    return Port(bandwidth=level.bandwidth, latency=own, energy=energy, known=known, peers=peers)
 
 
 def of_a_datasheet(path: str, what: str) -> str:
