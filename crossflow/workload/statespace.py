@@ -65,8 +65,8 @@ STATE_PRODUCTS = {
 # Operations that writing one token takes for each element of the state: decay, sum and product of every state product.
 UPDATE = {"mamba2": 5.0, "gated_delta": 7.0, "kda": 7.0, "mamba1": 7.0, "lightning": 5.0, "mlstm": 5.0, "conv": 0.0, "rglru": 12.0}
 UPDATE |= {kind: 1.0 + 2.0 * STATE_PRODUCTS[kind] for kind in ("rwkv5", "rwkv6", "rwkv7")}
-UNCONVOLVED = ("lightning", "mlstm", "rwkv5", "rwkv6", "rwkv7")  # kinds without a short convolution before the recurrence
 SHIFTS = ("rwkv5", "rwkv6", "rwkv7")  # kinds that look back at one token by a mixture rather than a convolution
+UNCONVOLVED = ("lightning", "mlstm", *SHIFTS)  # kinds without a short convolution before the recurrence
 # Of the selective scan of a whole sample, forward: exp(dt A) and dt x B (3), a h + b (2), C h (2), as Megatron-Core counts. Backward: the
 # first five again, dh (2), the gradients of C, B, x (2 each) and a (2), of dt and A (2 each).
 # Of the gated recurrence, for each channel: two sigmoids (4 each), a power, a root, products and a sum; backward twice as many and a sum.
