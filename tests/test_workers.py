@@ -63,6 +63,23 @@ def test_a_killed_process_is_replaced_and_its_tasks_done_again(tmp_path):
     assert (tmp_path / "marker").exists()
 
 
+@pytest.mark.slow
+def test_a_pool_that_is_found_broken_when_a_task_is_sent_is_replaced():
+    """The pool learns of a process that died between the results of one task and the sending of the next."""
+    with workers(2) as made:
+
+        def tasks():
+            yield from range(7)  # one more than are sent at once
+            pool = made._open()
+            for process in list(pool._processes.values()):
+                process.kill()
+            while not pool._broken:
+                time.sleep(0.01)
+            yield from range(7, 12)
+
+        assert sorted(made.completed(square, tasks())) == [(i, i * i) for i in range(12)]
+
+
 def begun(pool):
     """Let the pool have read the beginning of a result that is never sent to its end."""
     pool._result_queue._writer._send(struct.pack("!i", 1_000_000))

@@ -92,8 +92,10 @@ class Processes:
         """Results as they are done; a pool whose process was killed is replaced."""
         flight = Flight(function=function, waiting=enumerate(tasks), window=2 * self.jobs + 2)
         losses = 0
-        while flight.launch(pool := self._open()):
+        while True:
             try:
+                if not flight.launch(pool := self._open()):
+                    return
                 for number, result in flight.land(PULSE):
                     losses = 0
                     yield number, result
