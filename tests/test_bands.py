@@ -378,6 +378,17 @@ def test_a_trait_of_chips_that_nobody_fitted_counts_where_two_generations_have_i
     assert next(bands.candidates(replace(run, seen="family"), two))[1] == unseen
 
 
+@pytest.mark.parametrize(("fitted", "edge"), [(0.3, 0.3), (0.1, 0.2)])
+def test_devices_whose_family_was_fitted_are_no_surer_than_those_that_were_fitted_to(fitted, edge):
+    """An L40S would else be less sure than an RTX 4090, which has its parameters and no rows, because an H200 happens to be near."""
+    known = [row(fitted, item=str(i), device="x", stack="s", seen="device") for i in range(20)]
+    like = Likeness(kind="k", stack="s", seen="family")
+    made = lines([*known, *(row(0.2, item=str(i), device="y", stack="s", seen="family") for i in range(20))])
+    assert made[like].p90 == pytest.approx(edge)
+    assert made[like].median == 0.2
+    assert made[replace(like, seen="device")].p90 == pytest.approx(fitted)
+
+
 def test_parts_of_a_model_that_no_measured_model_had_are_a_kind_of_their_own():
     """Each part that a model may have or lack is one of these kinds, or was in measured models, or adds a pass over a few bytes."""
     of_measured = {"kv_heads", "head_dim", "value_dim", "window", "latent", "experts", "qk_norm", "attention_sinks", "gate_limit"}

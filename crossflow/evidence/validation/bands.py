@@ -120,9 +120,12 @@ def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likenes
     """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others.
 
     That of chips of another kind is twice as wide as any that was seen: of these the widest by their kind of memory is taken.
+    That of devices whose family alone was fitted to, of which few have rows, is no narrower than that of devices that were fitted to.
     """
+    surer = known.get(replace(like, seen="device")) if like.seen == "family" else None
+    least = max(known[like].p90, 0.0 if surer is None else surer.p90)
     wider = (_of_kinds(own, known) for _, own in candidates(like, known) if items[own] >= fewest)
-    return known[like].p90 if items[like] >= _least(like, fewest) else max(known[like].p90, next(wider, 0.0))
+    return least if items[like] >= _least(like, fewest) else max(least, next(wider, 0.0))
 
 
 def _of_kinds(like: Likeness, known: Mapping[Likeness, Band]) -> float:
