@@ -93,7 +93,8 @@ def test_no_more_devices_than_asked_for_and_only_whole_nodes():
 def test_what_cannot_run_stands_last_with_its_reason():
     found = crossflow.compare("llama3-8b", "v100-ib-cluster,dgx-h100", devices=8, batch=16, **QUICK)
     assert [row.feasible for row in found] == [True, False]
-    assert found[1].reason == "workload.dtype: v100-ib-cluster has no throughput for bf16; it has fp16, fp64, fp32"
+    told = "workload.dtype: v100-ib-cluster has no throughput for bf16; it has fp16, fp64, fp32"
+    assert found[1].reason == f"{told}; write workload.dtype: fp16, which is as wide"
     assert math.isnan(found[1].figure("step_time_s"))
 
 
@@ -103,6 +104,7 @@ def test_where_no_system_takes_the_model_each_says_why(refused):
     assert "none of these systems can run this" in told
     for system in ("dgx-a100", "v100-ib-cluster"):
         assert f"\n  {system}: workload.dtype: {system} has no throughput for fp8; it has" in told
+    assert "which is as wide" not in told  # int8 is, but is no type of numbers with a point
     with pytest.raises(CrossflowError, match="dgx-a100: a device costs 3 USD an hour, more than the budget"):
         crossflow.compare("llama3-8b", "dgx-a100,dgx-h100", budget=1, prices="a100=3,h100=4")
 

@@ -64,7 +64,12 @@ def _check_types(system: SystemSpec, workload: Workload, stack: SoftwareStack | 
     for one in system.places.values():
         dtypes, what = multiplied(one), "rates" if isinstance(one, GeneratedSystem) else "throughput"
         if workload.dtype not in dtypes:
-            raise document.error(("workload", "dtype"), f"{one.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}")
+            told = f"{one.name} has no {what} for {workload.dtype}; it has {', '.join(dtypes)}"
+            asked = FORMATS[workload.dtype]
+            like = (name for name in dtypes if FORMATS[name].bits == asked.bits and FORMATS[name].exponent and asked.exponent)
+            as_wide = next(like, None)
+            cure = "" if as_wide is None else f"; write workload.dtype: {as_wide}, which is as wide"
+            raise document.error(("workload", "dtype"), told + cure)
     if isinstance(workload, TransformerSpec) and workload.weight_dtype and stack is not None and stack.weight == "fp32":
         raise document.error(("workload", "weight_dtype"), f"{stack.name} keeps weights in fp32; leave it out, or name other software")
 
