@@ -142,7 +142,7 @@ def test_the_name_of_a_model_stands_beside_a_system_without_an_option(capsys):
 
 def test_devices_that_do_not_fill_nodes_are_told_where_they_are_asked_for(tmp_path, capsys):
     """The first line of the system's template was named, in which nobody wrote them."""
-    cure = "100 devices do not fill nodes of 8; give a multiple of 8, or fewer than that"
+    cure = "100 devices do not fill nodes of 8; give a multiple of 8, or fewer than that, or devices_per_node: 5 to use 5 of each"
     assert main(["plan", "--model", "llama3-8b", "--on", "dgx-h100", "--devices", "100"]) == 2
     assert capsys.readouterr().err == f"command line: system.devices: {cure}\n"
     file = tmp_path / "s.yaml"

@@ -139,7 +139,17 @@ WRONG = [
     ({"template": "v100", "budgets": {"area": {"on_chip": {"l3": 0.01}}}}, "budgets.area.on_chip", "no level 'l3'; levels: registers, l1, l2"),
     ({"template": "v100", "devices": 0}, "devices", "expected more than 0, got 0"),
     ({"template": "v100", "devices": 8, "nodes": 4}, "devices", "devices = 8 but nodes x devices_per_node = 4 x 1 = 4; give one of the two"),
-    ({"template": "v100", "devices": 12, "devices_per_node": 8}, "devices", "12 devices do not fill nodes of 8; give a multiple of 8, or fewer than that"),
+    (
+        {"template": "v100", "devices": 12, "devices_per_node": 8},
+        "devices",
+        "12 devices do not fill nodes of 8; give a multiple of 8, or fewer than that, or devices_per_node: 6 to use 6 of each",
+    ),
+    (
+        {"template": "gb200-nvl72", "devices": 512},
+        "devices",
+        "512 devices do not fill nodes of 72; give a multiple of 72, or fewer than that, or devices_per_node: 64 to use 64 of each",
+    ),
+    ({"template": "v100", "devices": 13, "devices_per_node": 8}, "devices", "13 devices do not fill nodes of 8; give a multiple of 8, or fewer than that"),
     ({"template": "v100", "dataflow": "weights"}, "dataflow", "expected one of weight, activation, output, best, got 'weights'; did you mean 'weight'?"),
     ({"template": "v100", "kind": "generatd"}, "kind", "expected one of generated, datasheet, system, got 'generatd'; did you mean 'generated'?"),
     ({"devices": 8}, "", "the key 'template' is missing: a template name, a path, or an inline template"),
