@@ -90,6 +90,17 @@ def test_no_more_devices_than_asked_for_and_only_whole_nodes():
     assert found.notes[-1].startswith("tied") or "dgx-a100 uses 8 of 12 devices, whole nodes" in found.notes
 
 
+def test_racks_of_72_are_used_by_64_where_that_many_are_asked_for():
+    """Seven racks of 72 hold fewer than 512 devices, and divide no batch that is a power of two; jobs leave eight of each rack aside."""
+    (row, _) = found = crossflow.compare("llama3-8b", "gb200-nvl72,dgx-h100", devices=128, batch=128, workload__sequence=1024)
+    assert (row.system, row.devices) == ("gb200-nvl72", 128)
+    assert row.prediction.scenario.system.devices_per_node == 64
+    assert "gb200-nvl72: 64 of the 72 devices of each node are used; fewer whole nodes were slower" in found.assumptions
+    whole = crossflow.compare("llama3-8b", "gb200-nvl72,dgx-h100", devices=72, batch=128, workload__sequence=1024)
+    assert row.figure("tokens_per_s") > whole[0].figure("tokens_per_s")
+    assert whole[0].prediction.scenario.system.devices_per_node == 72
+
+
 def test_what_cannot_run_stands_last_with_its_reason():
     found = crossflow.compare("llama3-8b", "v100-ib-cluster,dgx-h100", devices=8, batch=16, **QUICK)
     assert [row.feasible for row in found] == [True, False]

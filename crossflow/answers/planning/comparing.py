@@ -30,6 +30,7 @@ from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.system import TEMPLATES, resolve, template_name
+from crossflow.hardware.architecture.template import fills, part_of_nodes
 
 HOUR = 3600.0
 PRICE = "system.operation.price"
@@ -261,7 +262,7 @@ def compare(
     Parameters
     ----------
     model, on : names that `crossflow list` gives, or files; systems as a list, or as text with commas.
-    devices : of each system; only whole nodes are used, so that a system may have fewer.
+    devices : of each system; only whole nodes are used, so that a system may have fewer, or 64 of each node of 72 where that is faster.
     budget : rent of each system for an hour, instead of devices. [USD/hour]
     prices : rent of a device for an hour, by system or by a word of one; a system's own where it is not here. [USD/hour]
     task, batch : as `crossflow predict --model` takes them.
@@ -484,6 +485,8 @@ class _Asked:
         else:
             counts = [devices if devices <= node else devices // node * node]
         tried = [self._planned(row, count) for count in counts]
+        if devices is not None and (part := _even_part(devices, node)):
+            tried.append(self._planned(row, devices, part, node))
         return max(tried, key=lambda one: (one[0].feasible, _rate(one[0])))
 
     def _node(self) -> tuple[int, float]:
@@ -495,24 +498,40 @@ class _Asked:
         rent = spec.operation.price if spec.operation is not None else None
         return int(spec.devices_per_node), math.nan if rent is None else float(np.ravel(rent)[0])
 
-    def _planned(self, row: ComparedSystem, devices: int) -> tuple[ComparedSystem, tuple[str, ...], CrossflowError | None]:
-        """The best plan on so many devices."""
+    def _planned(
+        self, row: ComparedSystem, devices: int, part: int | None = None, node: int | None = None
+    ) -> tuple[ComparedSystem, tuple[str, ...], CrossflowError | None]:
+        """The best plan on so many devices, `part` of each node of `node` devices where not all of it are used."""
         question = Question(model=self.model, system=self.system, devices=devices, batch=self.batch, task=self.task)
+        settings = self.settings if part is None else (*self.settings, f"system.devices_per_node={part}")
+        used = (
+            () if part is None else (f"{self.system}: {part} of the {node} devices of each node are used; fewer whole nodes were slower",)
+        )
         assumed: tuple[str, ...] = ()
         try:
-            document, assumed = question.scenario(self.settings)
-            scenario, _ = unplanned(document, self.settings)
+            document, assumed = question.scenario(settings)
+            scenario, _ = unplanned(document, settings)
             text, _ = best_strategy(scenario, _objective(scenario.workload))
         except CrossflowError as error:
             return replace(row, devices=devices, reason=error.said), assumed, error
-        found = predict(load(document, (*self.settings, f"strategy={text}")))
-        return replace(row, devices=devices, prediction=found, reason=found.reason), assumed, None
+        found = predict(load(document, (*settings, f"strategy={text}")))
+        return replace(row, devices=devices, prediction=found, reason=found.reason), (*assumed, *used), None
 
 
 def _affordable(most: int, node: int) -> list[int]:
     """Numbers of devices to try: as many as can be rented, in whole nodes, and the power of two below, which divides better."""
     whole = most if most <= node else most // node * node
     return sorted({whole, 2 ** int(math.log2(whole))} if whole >= 1 else set(), reverse=True)
+
+
+def _even_part(devices: int, node: int) -> int | None:
+    """Devices of each node that are used where so many fill no whole nodes, a power of two, as jobs on racks of 72 use 64; else None.
+
+    >>> _even_part(512, 72), _even_part(504, 72), _even_part(12, 8)
+    (64, None, None)
+    """
+    part = None if fills(devices, node) else part_of_nodes(devices, node)
+    return part if part is not None and part & (part - 1) == 0 else None
 
 
 def _objective(workload: Any) -> str:

@@ -378,7 +378,7 @@ _COMMANDS: dict[str, tuple[str, tuple[Argument, ...]]] = {
         _argument(
             "--on", metavar="A,B,C", nargs="+", required=True, help="the systems, names that `list` gives or files, with commas between"
         ),
-        _argument("--devices", type=_positive, metavar="N", help="devices of each system; only whole nodes are used"),
+        _argument("--devices", type=_positive, metavar="N", help="devices of each system, in whole nodes, or 64 of each node of 72"),
         _argument("--budget", metavar="500USD/hour", help="instead of --devices: rent of each system, for as many devices as it pays"),
         _argument("--price", metavar="A=2.2,B=4.5", help="USD of a device and hour by system; `h100` stands for the one that holds it"),
         _argument("--task", type=_task, choices=_TASKS, default="training", help="training where not given"),

@@ -128,10 +128,10 @@ def fills(devices: int, node: int) -> bool:
     return devices <= node or devices % node == 0
 
 
-def _part_of_nodes(devices: int, node: int) -> int | None:
+def part_of_nodes(devices: int, node: int) -> int | None:
     """How many devices of each node are used where that many fill no whole nodes, half of them or more; None where that cannot be.
 
-    >>> _part_of_nodes(512, 72), _part_of_nodes(100, 8), _part_of_nodes(13, 8)
+    >>> part_of_nodes(512, 72), part_of_nodes(100, 8), part_of_nodes(13, 8)
     (64, 5, None)
     """
     parts = (devices // nodes for nodes in range(-(-devices // node), 2 * devices // node + 1) if devices % nodes == 0)
@@ -252,7 +252,7 @@ class SystemFields(NamedFileModel):
                 f" = {self.nodes * self.devices_per_node}; give one of the two"
             )
         if self.devices is not None and not fills(self.devices, self.devices_per_node):
-            part = _part_of_nodes(self.devices, self.devices_per_node)
+            part = part_of_nodes(self.devices, self.devices_per_node)
             raise ValueError(
                 f"devices: {self.devices:,} devices do not fill nodes of {self.devices_per_node};"
                 f" give a multiple of {self.devices_per_node}, or fewer than that"
