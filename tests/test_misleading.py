@@ -18,17 +18,30 @@ ASKED = {"arrivals": {"law": "poisson", "rate": "2 1/s"}, "count": 20, "prompt":
 SERVICE = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "task": "serving"}, "strategy": "tp1-dp8"}
 
 
-def test_devices_that_nothing_connects_are_answered_by_systems_of_them():
-    cure = "nothing connects 8 of them; name a system of it such as dgx-h100, aws-p5"
-    with pytest.raises(CrossflowError, match=f"h100-sxm is a device, and {cure}"):
-        crossflow.predict(model="llama3-8b", on="h100-sxm", devices=8)
+def test_several_devices_of_a_kind_are_connected_as_in_the_system_that_most_often_has_them():
+    found = crossflow.predict(model="llama3-8b", on="h100-sxm", devices=8, batch=64)
+    assert (
+        found.to_dict()["step_time_s"] == crossflow.predict(model="llama3-8b", on="dgx-h100", devices=8, batch=64).to_dict()["step_time_s"]
+    )
+    assert "h100-sxm: connected as in dgx-h100; --on takes other systems" in found.assumptions
     for task in ("decode", "prefill", "serving"):
-        asked = {"model": "llama3-8b", "on": "h100-sxm", "devices": 8, "task": task}
-        found = crossflow.predict(**asked, strategy="tp8-dp1")
-        assert not found.feasible
-        assert [str(one).startswith(f"h100-sxm: {cure}") for one in found.remedies] == [True]
-        assert crossflow.predict(**asked, strategy="dp8").feasible  # replicas need no network
-    assert crossflow.predict(model="llama3-8b", on="h100-sxm", task="decode").feasible
+        asked = {"model": "llama3-8b", "devices": 8, "task": task, "strategy": "tp8-dp1"}
+        assert crossflow.predict(**asked, on="h100-sxm").score.step_time == crossflow.predict(**asked, on="dgx-h100").score.step_time
+    alone = crossflow.predict(model="llama3-8b", on="h100-sxm", task="decode")
+    assert not any("connected as in" in sentence for sentence in alone.assumptions)
+    with pytest.raises(CrossflowError, match="12 devices do not fill nodes of 8"):
+        crossflow.predict(model="llama3-8b", on="h100-sxm", devices=12)
+
+
+def test_devices_of_which_no_system_is_known_are_told_that_nothing_connects_them():
+    with pytest.raises(CrossflowError, match="p4-datasheet is a device, and nothing connects 8 of them; name a system of it, or describe"):
+        crossflow.predict(model="llama3-8b", on="p4-datasheet", devices=8, settings=["workload.dtype=int8"])
+    found = crossflow.predict(model="llama3-8b", on="gh200-144gb", devices=8, task="decode", strategy="tp8-dp1")
+    assert not found.feasible
+    assert [str(one).startswith("gh200-144gb: nothing connects 8 of them; name a system of it, or describe") for one in found.remedies] == [
+        True
+    ]
+    assert crossflow.predict(model="llama3-8b", on="gh200-144gb", devices=8, task="decode", strategy="dp8").feasible  # needs no network
 
 
 def test_a_study_of_goodput_ends_in_goodput(tmp_path):

@@ -532,13 +532,13 @@ def test_questions_have_the_whole_name_of_their_model(model, name, tmp_path, mon
     assert asked(model=model, nodes=4)[0]["name"] == f"{name} on h100-ib-cluster"
 
 
-def test_devices_that_nothing_connects_are_refused_with_systems_of_them():
-    cure = "h100-sxm is a device, and nothing connects 8 of them; name a system of it such as dgx-h100, aws-p5, "
-    with pytest.raises(CrossflowError, match=cure):
-        asked(system="h100-sxm", devices=8)
-    asked(system="h100-sxm", devices=8, task="decode")  # replicas need no network
-    asked(system="h100-sxm", devices=1)
-    asked(["system.devices_per_node=8"], system="h100-sxm", devices=8)
+def test_devices_that_nothing_connects_are_part_of_a_system_of_them():
+    assert asked(system="h100-sxm", devices=8)[0]["system"] == {"template": "dgx-h100", "devices": 8}
+    assert asked(system="h100-sxm", devices=8, task="decode")[0]["system"]["template"] == "dgx-h100"
+    assert asked(system="h100-sxm", devices=1)[0]["system"]["template"] == "h100-sxm"
+    assert asked(["system.devices_per_node=8"], system="h100-sxm", devices=8)[0]["system"]["template"] == "h100-sxm"
+    with pytest.raises(CrossflowError, match="p4-datasheet is a device, and nothing connects 8 of them; name a system of it, or describe"):
+        asked(system="p4-datasheet", devices=8)
 
 
 def test_a_launch_file_in_the_place_of_a_scenario_is_told_apart(tmp_path):

@@ -29,6 +29,7 @@ from crossflow.base.limits import shown
 from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData
 from crossflow.base.units import parse, show
+from crossflow.hardware.architecture.connected import systems_of, unconnected
 from crossflow.hardware.architecture.system import TEMPLATES, resolve, template_name
 from crossflow.hardware.architecture.template import fills, part_of_nodes
 
@@ -473,7 +474,7 @@ class _Asked:
 
     def best(self, devices: int | None, budget: float | None) -> tuple[ComparedSystem, tuple[str, ...], CrossflowError | None]:
         """The best plan on so many devices, or on as many as the budget rents; sentences on what was assumed; why there is none."""
-        node, price = self._node()
+        node, price = self._node(devices)
         if devices is None and math.isnan(price):
             raise CrossflowError(f"--budget needs a price of each system; give one of {self.system}: --price {self.system}=USD")
         row = ComparedSystem(system=self.system, devices=None, prediction=None, reason=None, price=price * HOUR)
@@ -489,13 +490,15 @@ class _Asked:
             tried.append(self._planned(row, devices, part, node))
         return max(tried, key=lambda one: (one[0].feasible, _rate(one[0])))
 
-    def _node(self) -> tuple[int, float]:
-        """Devices of a node, and rent of a device, NaN where it is not known. [USD/s]"""
+    def _node(self, devices: int | None) -> tuple[int, float]:
+        """Devices of a node, that of the system that several of a device are part of, and rent of a device, NaN where unknown. [USD/s]"""
         data = files.override(Document(file=COMMAND, data={"system": {"template": template_name(self.system) or self.system}}), [
             text for text in self.settings if text.startswith("system.")
         ]).data  # fmt: skip
         spec = resolve(Document(file=COMMAND, data=data["system"]))[0]
         rent = spec.operation.price if spec.operation is not None else None
+        if devices is not None and unconnected(spec, devices) and (usual := systems_of(spec.name)):
+            spec = resolve(Document(file=COMMAND, data={"template": usual[0]}))[0]
         return int(spec.devices_per_node), math.nan if rent is None else float(np.ravel(rent)[0])
 
     def _planned(

@@ -14,7 +14,7 @@ from crossflow.answers.sections import model_name
 from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
-from crossflow.hardware.architecture.connected import unconnected
+from crossflow.hardware.architecture.connected import systems_of, unconnected
 from crossflow.hardware.architecture.system import resolve, template_name
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
@@ -75,13 +75,18 @@ class Question:
             **({} if self.strategy is None and names_program(model) else {"strategy": AUTO if self.strategy is None else self.strategy}),
         }
         said = overridden(Document(file=self.asker, data=data), settings).data
+        joined: list[tuple[str, int | None, str]] = []
+        if counts and (usual := _usual_system(said["system"], named)) is not None:
+            joined = [("template", None, f"{named}: connected as in {usual}; --on takes other systems")]
+            data = {**data, "system": {**system, "template": usual}}
+            said = overridden(Document(file=self.asker, data=data), settings).data
         if not all(isinstance(said[section], Mapping) for section in ("system", "workload")):
             return Document(file=self.asker, data=data), ()  # a setting made a section something else, which its reader refuses
         if said["workload"].get("task", "training") == "training":
             _check_network(named, said["system"])
-        assumed = list(_assumed(said["system"], said["workload"], path))
+        assumed = [*joined, *_assumed(said["system"], said["workload"], path)]
         if "requests" in said:  # which say all other numbers
-            assumed = [one for one in assumed if one[0] == "nodes"]
+            assumed = [one for one in assumed if one[0] in ("nodes", "template")]
         values = {key: value for key, value, _ in assumed if value is not None}
         return Document(file=self.asker, data={**data, "workload": {**workload, **values}}), tuple(text for *_, text in assumed)
 
@@ -111,6 +116,16 @@ def _title(model: str) -> str:
     for ending in (".gz", ".json", ".program", ".yaml", ".yml"):
         name = name.removesuffix(ending)
     return name
+
+
+def _usual_system(section: Any, named: str) -> str | None:
+    """The system that several devices of a kind most often are part of, where nothing connects those that are asked for; else None."""
+    if not isinstance(section, Mapping) or section.get("template") != named:
+        return None
+    system = system_of(section)
+    if system is None or unconnected(system, system.device_count) is None:
+        return None
+    return next(iter(systems_of(system.name)), None)
 
 
 def _check_network(named: str, section: Any) -> None:

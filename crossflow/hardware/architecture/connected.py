@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from crossflow.base import files
 from crossflow.hardware.architecture.template import DatasheetSystem, SystemSpec
+
+USUAL = ("dgx", "-node", "-pod", "-servers")  # in names of systems, the one that a maker sells or that most people have first
 
 
 def unconnected(system: SystemSpec, devices: int) -> str | None:
@@ -12,11 +16,21 @@ def unconnected(system: SystemSpec, devices: int) -> str | None:
         return None
     if system.network.inter.bandwidth is not None:
         return None
-    known = files.catalogue("templates", "systems").items()
-    of = [name for name, path in known if files.read_yaml(path).data.get("device") == system.name]
-    of.sort(key=lambda name: not name.startswith("dgx"))
+    of = systems_of(system.name)
     if not of and system.network.intra.bandwidth is not None:
         node = f"set system.devices_per_node={devices} for a node of so many"
         return f"nothing connects {devices:,} of them; {node}, or describe a cluster: crossflow init cluster"
     such = f" such as {', '.join(of[:4])}" if of else ""
     return f"nothing connects {devices:,} of them; name a system of it{such}, or describe your own: crossflow init cluster"
+
+
+@functools.cache
+def systems_of(device: str) -> tuple[str, ...]:
+    """Systems of the catalogue that are made of a device, the most usual one first.
+
+    >>> systems_of("h100-sxm")[0], systems_of("mi300x")[0], systems_of("tpu-v4"), systems_of("p4")
+    ('dgx-h100', 'mi300x-node', ('tpu-v4-pod',), ())
+    """
+    known = files.catalogue("templates", "systems").items()
+    of = sorted(name for name, path in known if files.read_yaml(path).data.get("device") == device)
+    return tuple(sorted(of, key=lambda name: next((i for i, part in enumerate(USUAL) if part in name), len(USUAL))))
