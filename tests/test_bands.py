@@ -55,6 +55,23 @@ def test_latent_attention_is_extrapolated_to_chips_of_which_no_such_service_was_
     assert bool(crossflow.evaluate(found).trusted[0] == judged.level)
 
 
+@pytest.mark.parametrize(
+    ("device", "task", "level"),
+    [
+        ("l4", "serving", "extrapolated"),  # of Ada only kernels were measured
+        ("rtx-4090", "prefill", "extrapolated"),
+        ("l40s", "serving", "interpolated"),  # on which these kernels were
+        ("a40", "serving", "interpolated"),  # services were measured on the A100
+        ("b300", "serving", "interpolated"),
+    ],
+)
+def test_a_device_of_whose_generation_no_such_run_was_measured_is_extrapolated(device, task, level):
+    workload = {"model": "llama3-8b", "prompt": 512, "task": task} | ({"output": 64} if task == "serving" else {})
+    told = trust(scenario(system={"template": device}, workload=workload, strategy="tp1-dp1", software="vllm"))
+    assert told.level == level
+    assert ("no such run was measured on a device of it" in told.text) == (level == "extrapolated")
+
+
 def test_a_band_by_hand():
     """Of 19 errors the 18th holds nine of ten further ones: 0.9 x (19 + 1)."""
     found = lines([row(0.01 * i * (-1) ** i) for i in range(1, 20)])[Likeness(kind="k")]

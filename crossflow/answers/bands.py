@@ -372,7 +372,7 @@ def _beyond(run: Likeness, stated: Mapping[str, frozenset[str]]) -> str:
 def _between(run: Likeness, shared: Likeness, lacking: Sequence[str]) -> str:
     """Why a run is not one that was measured, though it lies between such, in a sentence."""
     if not shared.device:
-        return f"too few runs were measured on {run.device} itself, but enough on devices of its generation"
+        return f"too few such runs were measured on {run.device} itself; these ran on others of generations that were fitted to"
     if lacking == ["load"] and not run.load:
         return "requests arrive at random times, and these runs kept a fixed number of them in flight"
     if lacking == ["stack"] and run.stack in ("", NO_STACK):

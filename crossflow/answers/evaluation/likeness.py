@@ -275,7 +275,7 @@ def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -
     """
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
-    of_device = (_maker(scenario), _latents(scenario)) if own else ()
+    of_device = (_maker(scenario), _generation(scenario), _latents(scenario)) if own else ()
     of_software = (_otherwise(scenario, changed=changed), _foreign(scenario))
     return "; ".join(filter(None, (*of_software, _domain(scenario, node), far, shared, *of_device)))
 
@@ -300,6 +300,17 @@ def _maker(scenario: Scenario) -> str:
         return ""
     maker = system.vendor.upper() if len(system.vendor) <= len("amd") else system.vendor.title()
     return f"nothing was fitted to such runs on devices of {maker}, and what is known of errors is of chips of other makers"
+
+
+def _generation(scenario: Scenario) -> str:
+    """What is to say of a device whose parameters are those of a generation of which no such run was compared."""
+    system, kind = scenario.system, kind_of(scenario.workload)
+    if not isinstance(system, DatasheetSystem) or seen(system, kind) != "family":
+        return ""
+    own, known = (system.family, system.generation), compared(kind)
+    if any((device["family"], device.get("generation", "")) == own for device in shipped_devices() if device["name"] in known):
+        return ""
+    return "its parameters were fitted to kernels of its generation, but no such run was measured on a device of it"
 
 
 def _kin(scenario: Scenario, *, changed: bool) -> tuple[str, ...]:
