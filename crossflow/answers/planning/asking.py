@@ -44,7 +44,7 @@ from crossflow.base.files import YAML, Document
 from crossflow.base.limits import shown
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
-from crossflow.hardware.architecture.system import template_name
+from crossflow.hardware.architecture.system import asked_system
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.released import CONFIG
 from crossflow.workload.requests.record import RequestTrace
@@ -96,7 +96,7 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
 @with_other_names
 def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
     """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
-    if objective is not None and "on" not in named and scenario is not None and _is_model(scenario) and template_name(objective):
+    if objective is not None and "on" not in named and scenario is not None and _is_model(scenario) and asked_system(objective):
         objective, named = None, {"on": objective, **named}  # explain("llama3-8b", "dgx-h100")
     return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
 
@@ -129,7 +129,7 @@ def second_is_system(call: Callable[Arguments, Returned]) -> Callable[Arguments,
     @functools.wraps(call)
     def asked_so(*given: Arguments.args, **named: Arguments.kwargs) -> Returned:
         words = len(given) > 1 and "on" not in named and isinstance(given[0], str | Path) and isinstance(given[1], str)
-        if words and _is_model(given[0]) and template_name(str(given[1])):  # type: ignore[arg-type]
+        if words and _is_model(given[0]) and asked_system(str(given[1])):  # type: ignore[arg-type]
             named["on"], given = given[1], (given[0], *given[2:])  # type: ignore[assignment]
         return call(*given, **named)
 

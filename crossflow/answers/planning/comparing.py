@@ -30,7 +30,7 @@ from crossflow.base.packages import pandas
 from crossflow.base.results import PlainData
 from crossflow.base.units import parse, show
 from crossflow.hardware.architecture.connected import systems_of, unconnected
-from crossflow.hardware.architecture.system import TEMPLATES, resolve, template_name
+from crossflow.hardware.architecture.system import TEMPLATES, asked_system, resolve
 from crossflow.hardware.architecture.template import fills, part_of_nodes
 
 HOUR = 3600.0
@@ -399,7 +399,7 @@ def _systems(model: Any, on: str | Sequence[str]) -> list[str]:
     if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
         raise CrossflowError(f"{twice} is there twice; name each system once")
     for name in names:
-        files.find("templates", template_name(name) or name, None, *TEMPLATES)
+        files.find("templates", asked_system(name) or name, None, *TEMPLATES)
     return names
 
 
@@ -492,7 +492,7 @@ class _Asked:
 
     def _node(self, devices: int | None) -> tuple[int, float]:
         """Devices of a node, that of the system that several of a device are part of, and rent of a device, NaN where unknown. [USD/s]"""
-        data = files.override(Document(file=COMMAND, data={"system": {"template": template_name(self.system) or self.system}}), [
+        data = files.override(Document(file=COMMAND, data={"system": {"template": asked_system(self.system) or self.system}}), [
             text for text in self.settings if text.startswith("system.")
         ]).data  # fmt: skip
         spec = resolve(Document(file=COMMAND, data=data["system"]))[0]

@@ -15,7 +15,7 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError, SpecError
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.connected import systems_of, unconnected
-from crossflow.hardware.architecture.system import resolve, template_name
+from crossflow.hardware.architecture.system import PLAIN, asked_system, resolve
 from crossflow.hardware.architecture.template import SystemSpec
 from crossflow.parallel.strategy.reading import AUTO
 from crossflow.workload.kinds import MODELS
@@ -58,9 +58,9 @@ class Question:
             raise CrossflowError(f"give {named}, not both: a system has a fixed number of devices in a node")
         if "," in self.system:
             raise CrossflowError(f"--on {self.system}: this takes one system; crossflow compare sets several side by side")
-        if template_name(self.model) is not None and model_name(self.system) is not None:
+        if asked_system(self.model) is not None and model_name(self.system) is not None:
             raise CrossflowError(f"{self.model} is a system and {self.system} a model: give --model {self.system} --on {self.model}")
-        model, named = model_name(self.model) or self.model, template_name(self.system) or self.system
+        model, named = model_name(self.model) or self.model, asked_system(self.system) or self.system
         counts = {key: value for key in ("nodes", "devices") if (value := getattr(self, key)) is not None}
         system = {"template": named, **counts}
         path, task = _config(self.model), "serving" if self.requests is not None else self.task
@@ -76,8 +76,10 @@ class Question:
         }
         said = overridden(Document(file=self.asker, data=data), settings).data
         joined: list[tuple[str, int | None, str]] = []
+        if self.system.lower() in PLAIN:
+            joined.append(("template", None, f"{self.system} is read as {named}; --on takes other forms of it"))
         if counts and (usual := _usual_system(said["system"], named)) is not None:
-            joined = [("template", None, f"{named}: connected as in {usual}; --on takes other systems")]
+            joined += [("template", None, f"{named}: connected as in {usual}; --on takes other systems")]
             data = {**data, "system": {**system, "template": usual}}
             said = overridden(Document(file=self.asker, data=data), settings).data
         if not all(isinstance(said[section], Mapping) for section in ("system", "workload")):

@@ -15,7 +15,7 @@ from crossflow.base.errors import CrossflowError, either, meant
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.cli.source import source_of
 from crossflow.edges.launch.table import table
-from crossflow.hardware.architecture.system import template_name
+from crossflow.hardware.architecture.system import asked_system
 
 FILES = (".yaml", ".yml", ".json", ".sh")
 
@@ -65,7 +65,7 @@ def _names(left: Sequence[str], found: argparse.Namespace) -> str:
     first = getattr(found, "scenario", None)
     if found.command == "sweep" and all("=" in word for word in left):
         return f"; write {' '.join(f'--vary {shlex.quote(word)}' for word in left)}"
-    model, system = None if first is None else model_name(str(first)), template_name(left[0])
+    model, system = None if first is None else model_name(str(first)), asked_system(left[0])
     return f"; write {found.command} --model {model} --on {system}" if len(left) == 1 and model and system else ""
 
 

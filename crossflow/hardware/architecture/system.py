@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from crossflow.hardware.technology.library import Choice, TechLibrary, kind_of, 
 _KINDS: Mapping[str, type[GeneratedSystem] | type[DatasheetSystem]] = {"generated": GeneratedSystem, "datasheet": DatasheetSystem}
 REFERENCE = "a100-80gb"  # device that normalised device-hours are hours of
 TEMPLATES = ("systems", "devices", "generated")  # folders of what a scenario can name as its system
+PLAIN: Mapping[str, str] = {"a100": "a100-80gb", "h100": "h100-sxm"}  # forms in which most of these chips are
 # Keys of a system file that describe the file rather than the device that it is made of.
 _OF_THE_FILE = ("kind", "device")
 
@@ -247,9 +249,30 @@ def _same(given: Any, held: Any) -> bool:
     return given in (None, held) or (isinstance(given, str) and isinstance(held, str) and folded(given) == folded(held))
 
 
+@functools.lru_cache(maxsize=4096)
 def template_name(name: str) -> str | None:
-    """The shipped system or device that a name stands for in any letter case; None where there is none."""
-    return files.shipped_name("templates", name, *TEMPLATES)
+    """The shipped system or device that a name stands for, in any letter case, with or without hyphens; None where there is none.
+
+    >>> template_name("DGX_H100"), template_name("RTX 4090"), template_name("h100")
+    ('dgx-h100', 'rtx-4090', None)
+    """
+    if (known := files.shipped_name("templates", name, *TEMPLATES)) is not None:
+        return known
+    alike = [other for other in files.catalogue("templates", *TEMPLATES) if _letters(other) == _letters(name)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())
+
+
+def asked_system(name: str) -> str | None:
+    """The same of a question, where the plain name of a chip that is sold in several forms stands for one of them, which has to be told.
+
+    >>> asked_system("H100"), asked_system("H100 NVL")
+    ('h100-sxm', 'h100-nvl')
+    """
+    return template_name(name) or PLAIN.get(name.lower())
 
 
 def _template(document: Document, base: Path | None, above: tuple[Path, ...], key: str = "template") -> Document:
