@@ -90,7 +90,7 @@ class Widening:
         """Whether a kernel takes tiles of some rows: the first that rows fill less than `FILLED`, or the last."""
         widens = self.element > 0.0
         if self.library is None or not self.library.rows:
-            return np.ones_like(widens)
+            return np.ones(np.broadcast_shapes(widens.shape, m.shape, rows.shape), dtype=bool)
         sides = np.array(self.library.rows, dtype=float)
         which = np.minimum((divide(m[..., None], sides) >= FILLED).sum(axis=-1), len(sides) - 1)
         return np.asarray(~widens | (sides[which] == rows))
@@ -234,9 +234,14 @@ def _wave_times(
     choices = _choices(tiles.shapes if widening is None else (*tiles.shapes, *widening.shapes), tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
+    heights, of_height = np.unique(choices[0, :, 0, 0], return_inverse=True)  # few, of which many choices are made
+    tall = heights[:, None, None]
+    stacked = np.ceil(m / tall) if widening is None else widening.below(m, tall, batch)
+    fitting = np.ones(1, dtype=bool) if widening is None else widening.takes(m, tall)
     for start in range(0, choices.shape[1], together):
         rows, columns, splits, which = choices[:, start : start + together]
-        below = np.ceil(m / rows) if widening is None else widening.below(m, rows, batch)
+        high = of_height[start : start + together]
+        below = stacked[high]
         blocks = below * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
         block = depth * (2.0 * rows * columns) * per_flop + tiles.fill
@@ -255,7 +260,7 @@ def _wave_times(
         wanted = [(compute, waves), (cache, panels)]
         if widening is not None:
             draws = power + divide(blocks * depth * columns * widening.element, architecture.power_clock)
-            score = np.where(widening.takes(m, rows), time + _fourth(draws), np.inf)
+            score = np.where(fitting[high], time + _fourth(draws), np.inf)
             wanted += [(both, time), (drawn, draws)]
         if limits is not None:
             score = np.where(which == np.searchsorted(limits, m), score, np.inf)
