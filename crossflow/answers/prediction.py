@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -255,6 +255,7 @@ class Prediction(PlainData, Tabular):
             {"place": one.place, "devices": one.devices, "layers": list(one.layers), "capacity_bytes": one.capacity}
             for one in self.placed_stages
         ]
+        phases = {"phases": list(self.phases)} if self.phases else {}
         return {
             "name": self.scenario.name,
             "step_time_s": _number(score.step_time),
@@ -283,7 +284,7 @@ class Prediction(PlainData, Tabular):
             "mfu": _number(score.mfu),
             "hfu": _number(score.hfu),
             "cost_per_million": {name: _number(value) for name, value in score.per_million().items()},
-            **({"run": {**self.run, **_in_other_units(self.run)}} if self.run else {}),
+            **({"run": {**self.run, **_in_other_units(self.run), **phases}} if self.run else {}),
             **({"job": self.job} if self.job else {}),
             "energy_j": _number(score.energy),
             **self.operation,
@@ -432,7 +433,9 @@ class Prediction(PlainData, Tabular):
             *self._on_host(),
         ]
         found += [*division_notes(self.scenario), *self._hot(), *of_other_makers(self.scenario)]
-        if self.scenario.reliability is not None:
+        if self.scenario.phased:
+            found.append("what stands above the run is of the scenario without the settings of its phases; each phase has its own step")
+        elif self.scenario.reliability is not None:
             from crossflow.answers.evaluation.lasting import notes_of_run
 
             found += notes_of_run(self.scenario, self.run)
@@ -525,6 +528,16 @@ class Prediction(PlainData, Tabular):
     def run(self) -> Mapping[str, float | None]:
         """What the whole run of the scenario takes and costs, by name; empty where the scenario does not say how long it is."""
         return {name: _number(value) for name, value in self.score.run.items()}
+
+    @functools.cached_property
+    def phases(self) -> Sequence[Mapping[str, Any]]:
+        """Of a run with phases what each takes and costs, and how far its step can be trusted, as plain data; empty for others."""
+        if not self.scenario.phased or not self.score.run:
+            return ()
+        from crossflow.answers.evaluation.phases import phases_of
+        from crossflow.answers.evaluation.post_training import whole_trust
+
+        return [one.to_dict(whole_trust(one.scenario)) for one in phases_of(self.scenario)]
 
     @functools.cached_property
     def job(self) -> Mapping[str, Any]:

@@ -262,6 +262,11 @@ class Scenario(PlainData, metaclass=_Opened):
         """Kernels of a stream that a device runs at once, which share it; None where every kernel waits for the one before."""
         return self.kernels_per_device if self.shares_devices else None
 
+    @property
+    def phased(self) -> bool:
+        """Whether its run has phases, each with settings of its own."""
+        return self.run is not None and bool(self.run.phases)
+
     def job(self) -> Job:
         """What a step of a transformer computes."""
         if not isinstance(self.workload, TransformerSpec):
@@ -608,6 +613,15 @@ def check_steady(scenario: Scenario) -> None:
         raise CrossflowError(
             f"{scenario.name}: its requests come one by one, and crossflow serve replays them; leave out requests for a steady state"
         )
+
+
+def check_one_phase(scenario: Scenario, what: str) -> None:
+    """Raise CrossflowError for a run with phases, of which `what` takes one."""
+    if scenario.phased:
+        assert scenario.run is not None
+        names = ", ".join(phase.name for phase in scenario.run.phases)
+        told = f"its run has phases ({names}), which predict and study add up; {what} takes one"
+        raise CrossflowError(f"{scenario.name}: {told}: give its length as run.tokens or run.steps, and its settings with --set")
 
 
 def check_one_step(scenario: Scenario) -> None:

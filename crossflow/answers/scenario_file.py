@@ -14,13 +14,45 @@ from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, Maintenanc
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.spec import RequestsSpec
 
+LENGTHS = ("samples", "tokens", "steps")  # what says how long a run is
+OF_ALL_PHASES = ("name", "run", "run.phases", *(f"run.{key}" for key in LENGTHS))  # what a phase cannot have otherwise
+PHASE_NAME = r"^[A-Za-z][A-Za-z0-9_]*$"
+
+
+class RunPhase(FileModel):
+    """A phase of a run: how much it processes, one of samples, tokens and steps, and what differs from the scenario meanwhile."""
+
+    name: str = Field(pattern=PHASE_NAME, description="of its column `run.phase.NAME_s`: letters, digits and _")
+    samples: PositiveFloat | None = None
+    tokens: PositiveFloat | None = None
+    steps: PositiveFloat | None = None
+    settings: Mapping[str, Any] = Field(
+        default={}, description="what differs from the scenario, by path as after `--set`, such as `workload.sequence: 32768`"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> RunPhase:
+        if _given(self.samples, self.tokens, self.steps) != 1:
+            raise ValueError("give one of samples, tokens and steps")
+        if wrong := next((path for path in self.settings if path in OF_ALL_PHASES), None):
+            raise ValueError(f"settings: {wrong} is of the whole run; how long the phase is stands beside its name")
+        return self
+
+    @property
+    def length(self) -> dict[str, float]:
+        """How much it processes, by the key that says so."""
+        return {key: value for key in LENGTHS if (value := getattr(self, key)) is not None}
+
 
 class RunLength(FileModel):
-    """How much a whole run processes, one of samples, tokens and steps; what interrupts and slows it, and how it comes back."""
+    """How much a whole run processes, one of samples, tokens, steps and phases; what interrupts and slows it, and how it comes back."""
 
     samples: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
     steps: PositiveFloat | None = None
+    phases: tuple[RunPhase, ...] = Field(
+        default=(), description="phases that follow one another, each with settings of its own, such as pretraining and post-training"
+    )
     failures: str | Mapping[str, Any] | None = Field(
         default=None, description="what interrupts it: the name or path of a reliability file, or causes by name; see below"
     )
@@ -39,9 +71,16 @@ class RunLength(FileModel):
 
     @model_validator(mode="after")
     def _one(self) -> RunLength:
-        if sum(value is not None for value in (self.samples, self.tokens, self.steps)) != 1:
-            raise ValueError("give one of samples, tokens and steps")
+        if _given(self.samples, self.tokens, self.steps, self.phases or None) != 1:
+            raise ValueError("give one of samples, tokens, steps and phases")
+        names = [phase.name for phase in self.phases]
+        if twice := next((name for i, name in enumerate(names) if name in names[:i]), None):
+            raise ValueError(f"phases: two phases have the name {twice}")
         return self
+
+
+def _given(*values: object) -> int:
+    return sum(value is not None for value in values)
 
 
 class ScenarioFile(ScenarioTop):

@@ -286,11 +286,11 @@ class Score(PlainData, Tabular):
 
     @property
     def ranked(self) -> str:
-        """The column of these times: of the iteration of a job, of a run that is interrupted or differs in its `run`, else of the step.
+        """The column of these times: of a run with phases, an iteration of a job, a run that is interrupted or differs, or else of a step.
 
         Of a service in steady state that of the whole request: its mean step is shorter where fewer requests write at once.
         """
-        if "time_s" in self.run and any(map(of_run, self.points)):
+        if "time_s" in self.run and (any(map(of_run, self.points)) or any(name.startswith("phase.") for name in self.run)):
             return WHOLE_RUN
         if self.job or "goodput" in self.run:
             return ITERATION if self.job else WHOLE_RUN

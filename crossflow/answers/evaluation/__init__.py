@@ -156,7 +156,7 @@ def _parts(scenario: Scenario, points: Split, which: Index, options: _Options) -
             quantities = {path: values[chosen] for path, values in points.quantities.items()}
             mine = members if len(some) == len(index) else own_members(here, len(some)) if members.own else members.at(some)
             fits = options.fitting and not varying
-            apart = scenario.requests is not None or scenario.post_training is not None
+            apart = scenario.requests is not None or scenario.post_training is not None or scenario.phased
             each = () if not apart else _scenarios(scenario, discrete, index[some], choices, quantities)
             score = _batch(here, choices, quantities, mine, scenarios=each, least=options.least, fitting=fits, prompts=options.prompts)
             yield chosen, score
@@ -275,7 +275,7 @@ def _batch(
 ) -> Score:
     """Score of points that share all but technology, quantities and what their members have; with `prompts` those of decode are read.
 
-    scenarios : the scenario of each point by itself, where there are requests to replay or a job.
+    scenarios : the scenario of each point by itself, where there are requests to replay, a job, or phases of a run.
     """
     if least:
         check_steady(scenario)  # of a replay no bound is known
@@ -300,8 +300,12 @@ def _batch(
     far = far_off(scenario, quantities, _spoken_over(scenario, members))
     band, levels = bands(scenario, score.devices, members, changed, far)
     score = with_figures(scenario, fleets_of(batch, ran), score.having(error_band=band, trust=levels), reading, members)
-    if scenario.post_training is None:
-        return score
-    from crossflow.answers.evaluation.post_training import job_score
+    if scenario.post_training is not None:
+        from crossflow.answers.evaluation.post_training import job_score
 
-    return job_score(score, scenarios, strict=scenarios[0] is scenario)
+        score = job_score(score, scenarios, strict=scenarios[0] is scenario)
+    if scenario.phased:
+        from crossflow.answers.evaluation.phases import phased_score
+
+        score = phased_score(score, scenarios, strict=scenarios[0] is scenario, least=least)
+    return score

@@ -192,7 +192,7 @@ def whole_run(scenario: Scenario, system: SystemSpec, device: Architecture, scor
     `system`, `device` and `members` hold what varies between the points of the score.
     """
     length, dtype = scenario.run, scenario.workload.dtype
-    if length is None:
+    if length is None or length.phases:  # whose own scenarios say what they take
         return {}
     per_step = _per_step(scenario, score, members, tokens=bool(length.tokens)) if length.samples or length.tokens else 1.0
     cost = functools.partial(

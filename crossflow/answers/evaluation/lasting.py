@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from crossflow.answers.evaluation.figures import cost_figures
-from crossflow.answers.scenario import Scenario
+from crossflow.answers.scenario import Scenario, check_one_phase
 from crossflow.answers.scenario_file import RunLength
 from crossflow.answers.score import Score
 from crossflow.answers.steps.members import Members, own_members
@@ -312,6 +312,7 @@ def notes_of_run(scenario: Scenario, found: Mapping[str, float | None]) -> Itera
 
 def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans: bool = False) -> tuple[RunHistory, ...]:
     """Draws of the run of a scenario, whose score this is, by events; CrossflowError where nothing interrupts it, or it never ends."""
+    check_one_phase(scenario, "a drawn run")
     if scenario.reliability is None:
         raise CrossflowError(
             f"{scenario.name}: nothing interrupts its run; give run.failures, such as run: {{tokens: 1.0e12, failures: llama3-h100}}"
@@ -329,6 +330,6 @@ def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans:
 
 def reliability_gains(scenario: Scenario, score: Score) -> dict[str, float]:
     """What a tenth less of each part of a run gains of its time, largest first; none where nothing interrupts it. [1]"""
-    if scenario.reliability is None:
+    if scenario.reliability is None or scenario.phased:
         return {}
     return gains(interrupted(scenario, scenario.system, scenario.architecture, score, own_members(scenario)).run)

@@ -109,7 +109,7 @@ def job_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool) -> S
             for code, row in zip(score.reason.tolist(), rows, strict=True)
         ]),
     )  # fmt: skip
-    return made.having(run=_runs(made, scenarios)) if scenarios[0].run is not None else made
+    return made if scenarios[0].run is None or scenarios[0].phased else made.having(run=_runs(made, scenarios))
 
 
 def _bands(found: Sequence[Trust]) -> dict[str, Array]:
@@ -120,10 +120,11 @@ def _bands(found: Sequence[Trust]) -> dict[str, Array]:
 
 def _runs(score: Score, scenarios: Sequence[Scenario]) -> dict[str, Array]:
     """What whole runs take and cost whose steps are iterations of the job, by name, shape (n,); NaN where there is none."""
-    found = []
+    found, unknown = [], np.full(1, np.nan)  # of jobs that do not run
     for i, one in enumerate(scenarios):
-        own, devices = score.take([i]), score.job["devices"][[i]]
-        time, energy = own.job["iteration_time_s"], own.job["energy_j"]
+        own = score.take([i])
+        devices, energy = (own.job.get(name, unknown) for name in ("devices", "energy_j"))
+        time = own.job["iteration_time_s"]
         iteration = own.having(step_time=time, energy=energy, power=energy / time, devices=devices)
         fleet = Fleet(system=one.system, device=one.architecture, devices=devices)
         iteration = iteration.having(operation=operation([fleet], iteration))

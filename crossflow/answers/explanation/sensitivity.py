@@ -55,7 +55,7 @@ from crossflow.answers.explanation.trials import (
     tried_strategies,
 )  # fmt: skip
 from crossflow.answers.explanation.uncertainty import larger_is_better as better_larger
-from crossflow.answers.scenario import Scenario, check_steady
+from crossflow.answers.scenario import Scenario, check_one_phase, check_steady
 from crossflow.answers.score import Score
 from crossflow.answers.search.shares import SHARES as BUDGETS_OF
 from crossflow.answers.uses import Use, uses
@@ -238,6 +238,7 @@ def other_strategies(scenario: Scenario, objective: str | None = None) -> tuple[
 
 def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
     """Score of a scenario, and what is explained of it; CrossflowError unless it has a positive, finite value of that."""
+    check_one_phase(scenario, "explain")
     if scenario.post_training is None:
         check_steady(scenario)
     start, objective = evaluate(scenario), objective or usual_objective(scenario)

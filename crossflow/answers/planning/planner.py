@@ -13,7 +13,7 @@ from crossflow.answers.evaluation.scoring import NO_BANDWIDTH
 from crossflow.answers.evaluation.slips import slips
 from crossflow.answers.planning.plans import Plans, RankedPlan, RefusedPlans, figure, ranked, with_ties
 from crossflow.answers.points import variant
-from crossflow.answers.scenario import AutoStrategy, Scenario, check_steady, divides
+from crossflow.answers.scenario import AutoStrategy, Scenario, check_one_phase, check_steady, divides
 from crossflow.answers.score import CRAMPED, MARGIN, OVERFULLS, Score, larger_is_better, scatter, taken
 from crossflow.answers.sections import of_other_makers
 from crossflow.answers.steps.machines import machine
@@ -100,6 +100,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         raise ValueError(f"top: expected at least one plan, got {top}")
     if not 0.0 <= margin < 1.0:
         raise ValueError(f"margin: expected a share of memory from 0 to below 1, got {margin:g}")
+    check_one_phase(scenario, "plan")
     if scenario.post_training is not None:
         from crossflow.answers.planning.jobs import plan_job  # with iterations, which few plans need
 

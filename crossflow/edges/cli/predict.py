@@ -295,9 +295,33 @@ def run_length(prediction: Prediction) -> Group:
         return Group()
     labels = {**_RUN, **{name: words(name) for name in prediction.operation}}
     rows = {label: _figure(name, value) for name, label in labels.items() if (value := found[name]) is not None}
+    if prediction.phases:
+        goodput = {} if "goodput" not in found else {"goodput": f"{percent(found['goodput'] or 0.0)} of the time"}
+        return Group(page.heading("The whole run"), page.indented(page.pairs(rows | goodput)), _phases(prediction))
     if "goodput" in found:
         rows |= interruptions(found)
     return Group(page.heading("The whole run"), page.indented(page.pairs(rows)))
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _seconds(value: float) -> str:
+    return show(value, "s")
+
+
+def _phases(prediction: Prediction) -> Group:
+    """The phases of a run, one after another."""
+    whole = prediction.run["time_s"]
+    rows = []
+    for one in prediction.phases:
+        time, step = one["time_s"], one["step_time_s"]
+        told = ("-", "-") if time is None else (_lasting(time), percent(time / whole) if whole else "-")
+        steps, each = ("-" if value is None else text(value) for value, text in ((one["steps"], _whole), (step, _seconds)))
+        rows.append((str(one["name"]), *told, steps, each, str(one["strategy"]), str(one["trust"])))
+    header = ("phase", "time", "share", "steps", "step", "strategy", "trust")
+    return page.section("Phases", rows, (1, 2, 3, 4), header=header)
 
 
 def interruptions(found: Mapping[str, float | None]) -> dict[str, str]:

@@ -1,0 +1,99 @@
+"""Runs of several phases that follow one another: each is a scenario of its own, and what they take and cost adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossflow.answers.bands import Trust
+from crossflow.answers.points import variant
+from crossflow.answers.scenario import Scenario
+from crossflow.answers.score import Score
+from crossflow.base.errors import CrossflowError
+
+# Figures of a run that add up over its phases, whatever interrupts it.
+ADDED = (
+    "steps", "time_s", "undisturbed_time_s", "device_hours", "normalised_device_hours", "cost_usd", "energy_j", "facility_energy_j",
+    "interruptions",
+)  # fmt: skip
+PHASE = "phase."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PhaseOfRun:
+    """A phase of a run by itself."""
+
+    name: str
+    scenario: Scenario  # whose run is the phase
+    score: Score  # of one point
+
+    def to_dict(self, trust: Trust) -> dict[str, Any]:
+        """Its figures as plain data, and how far its step can be trusted."""
+        figures = {name: float(values[0]) for name, values in self.score.run.items()}
+        step = self.score.job.get("iteration_time_s", self.score.step_time)
+        return {
+            "name": self.name, "strategy": str(self.scenario.strategy_text), "step_time_s": _number(step[0]),
+            **{name: _number(value) for name, value in figures.items() if name in (*ADDED, "goodput")},
+            "trust": trust.level, "trust_text": trust.text, "error_band": trust.figures,
+        }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
+    """The scenario of each phase, whose run is as long as the phase; CrossflowError that names the phase where its settings make none."""
+    assert scenario.run is not None
+    whole = {key: value for key, value in scenario.document.data["run"].items() if key != "phases"}
+    for phase in scenario.run.phases:
+        try:
+            yield phase.name, variant(scenario, {"run": {**whole, **phase.length}, **phase.settings})
+        except CrossflowError as error:
+            raise CrossflowError(f"run.phases: {phase.name}: {error.said}") from None
+
+
+def phases_of(scenario: Scenario, *, least: bool = False) -> list[PhaseOfRun]:
+    """Each phase of a run, evaluated by itself, with lower bounds of kernels where these are asked for."""
+    from crossflow.answers.evaluation import evaluate
+
+    return [PhaseOfRun(name=name, scenario=one, score=evaluate(one, least=least)) for name, one in scenarios_of(scenario)]
+
+
+def phased_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool, least: bool) -> Score:
+    """The score of steps with what runs of phases take and cost; one phase that does not run makes its point infeasible.
+
+    scenarios : that of each point.
+    strict : whether a phase that makes no scenario is an error.
+    """
+    found = [_row(one, strict=strict, least=least) for one in scenarios]
+    names = dict.fromkeys(name for figures, _ in found for name in figures)
+    reasons = tuple(dict.fromkeys((*score.reasons, *(problem for _, problem in found if problem))))
+    return score.having(
+        run={name: np.array([figures.get(name, np.nan) for figures, _ in found]) for name in names},
+        feasible=np.array([ok and not problem for ok, (_, problem) in zip(score.feasible.tolist(), found, strict=True)]),
+        reasons=reasons,
+        reason=np.array([
+            reasons.index(problem) if code < 0 and problem else code
+            for code, (_, problem) in zip(score.reason.tolist(), found, strict=True)
+        ]),
+    )  # fmt: skip
+
+
+def _row(scenario: Scenario, *, strict: bool, least: bool) -> tuple[Mapping[str, float], str]:
+    """What the run of a scenario takes and costs, by name, and why it cannot run."""
+    try:
+        phases = phases_of(scenario, least=least)
+    except CrossflowError as error:
+        if strict:
+            raise
+        return {}, error.said
+    problem = next((f"phase {one.name}: {one.score.why(0)}" for one in phases if not one.score.feasible[0]), "")
+    each = [{name: float(values[0]) for name, values in one.score.run.items()} for one in phases]
+    found = {name: sum(figures[name] for figures in each) for name in ADDED if all(name in figures for figures in each)}
+    if "undisturbed_time_s" in found:
+        found["goodput"] = found["undisturbed_time_s"] / found["time_s"]
+    return {**found, **{f"{PHASE}{one.name}_s": figures["time_s"] for one, figures in zip(phases, each, strict=True)}}, problem
