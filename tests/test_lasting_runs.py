@@ -65,7 +65,7 @@ UNSHARED = {
 
 
 def test_every_field_of_an_interrupted_run_is_here():
-    own = {f"run.{name}" for name in RunLength.model_fields} - {"run.samples", "run.tokens", "run.steps"}
+    own = {f"run.{name}" for name in RunLength.model_fields} - {"run.samples", "run.tokens", "run.steps", "run.phases"}
     sections = {"checkpoint": CheckpointSpec, "restart": RestartSpec, "maintenance": MaintenanceSpec, "jitter": JitterSpec}
     inner = {f"run.{key}.{name}" for key, model in sections.items() for name in model.model_fields}
     causes = {path for path in FIELDS if path.startswith("run.failures.")}

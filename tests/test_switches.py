@@ -483,7 +483,7 @@ def test_no_field_is_forgotten(kind):
     system = {f"system.operation.{leaf}" for leaf in leaves(OperationSpec)} | {f"system.host.{leaf}" for leaf in leaves(Host)}
     own = {f"workload.{leaf}" for leaf in leaves(OWN[kind])} | {f"strategy.{key}" for key in keys}
     # In test_requests_fields.py, test_post_training.py and test_lasting_runs.py.
-    elsewhere = ("requests.", "job.", *(f"run.{key}" for key in ("failures", "jitter", *OF_FAILURES)))
+    elsewhere = ("requests.", "job.", *(f"run.{key}" for key in ("phases", "failures", "jitter", *OF_FAILURES)))
     asked = {leaf for leaf in leaves(ScenarioFile) if not leaf.startswith(elsewhere)}
     assert set(TABLE[kind]) == asked | own | stack | system
 

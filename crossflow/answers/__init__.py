@@ -49,7 +49,7 @@ DOORS = {
     "planning.question": ("INSTEAD", "Question", "names_program", "of_template"),
     "points": ("variant", "varied", "written"),
     "prediction": ("Prediction", "predict"),
-    "scenario": ("SYSTEM_KINDS", "Scenario", "check_one_phase", "check_steady", "check_strategy", "from_dict", "from_document", "load",
+    "scenario": ("SYSTEM_KINDS", "Scenario", "check_steady", "check_strategy", "from_dict", "from_document", "load",
         "requests_of", "spelled_out"),
     "score": ("MARGIN", "Score", "larger_is_better", "no_column", "unit_of", "words"),
     "search.driver": ("search",),

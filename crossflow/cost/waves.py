@@ -234,15 +234,11 @@ def _wave_times(
     choices = _choices(tiles.shapes if widening is None else (*tiles.shapes, *widening.shapes), tiles.splits)
     limits = np.array(own.rows_up_to, dtype=float) if own is not None and own.rows_up_to else None
     together = max(1, CHUNK // max(best.size, 1))  # choices of tile at once: all of them for a few products, one for many
-    heights, of_height = np.unique(choices[0, :, 0, 0], return_inverse=True)  # few, of which many choices are made
-    tall = heights[:, None, None]
-    stacked = np.ceil(m / tall) if widening is None else widening.below(m, tall, batch)
-    fitting = np.ones(1, dtype=bool) if widening is None else widening.takes(m, tall)
+    of_height, stacked, fitting = _stacked(choices, m, batch, widening)
     for start in range(0, choices.shape[1], together):
         rows, columns, splits, which = choices[:, start : start + together]
         high = of_height[start : start + together]
-        below = stacked[high]
-        blocks = below * np.ceil(n / columns) * (splits * batch)
+        blocks = stacked[high] * np.ceil(n / columns) * (splits * batch)
         depth = np.ceil(k / (splits * tiles.depth)) * tiles.depth
         block = depth * (2.0 * rows * columns) * per_flop + tiles.fill
         if widening is not None:
@@ -279,6 +275,15 @@ def _wave_times(
     third = drawn * drawn * drawn
     again = np.zeros(shape) if own is None else _again(taken, choices, (m, n, k), batch, second, element, architecture, own)
     return np.maximum(compute, drawn), cache, np.sqrt(np.cbrt(both * np.sqrt(both) + third * third)), again
+
+
+def _stacked(choices: Array, m: Array, batch: Array, widening: Widening | None) -> tuple[Index, Array, Mask]:
+    """Of few heights of tile, which all choices share: that of each choice, tiles one below the other, and whether kernels take them."""
+    heights, of_height = np.unique(choices[0, :, 0, 0], return_inverse=True)
+    tall = heights[:, None, None]
+    if widening is None:
+        return of_height, np.ceil(m / tall), np.ones(1, dtype=bool)
+    return of_height, widening.below(m, tall, batch), widening.takes(m, tall)
 
 
 def _again(

@@ -41,7 +41,7 @@ import crossflow
 from crossflow.answers import bands
 from crossflow.answers.evaluation.likeness import TOKENS
 from crossflow.answers.evaluation.timelines import simulate
-from crossflow.answers.scenario_file import RunLength, ScenarioFile
+from crossflow.answers.scenario_file import RunLength, RunPhase, ScenarioFile
 from crossflow.answers.search import settings
 from crossflow.answers.study import size, spaces, spec
 from crossflow.answers.study.plots import spec as plots
@@ -261,6 +261,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
     ("Scenario", (
         ("Top level", ScenarioFile, None),
         ("Length of a run: `run`", RunLength, None),
+        ("`phases` of a run", RunPhase, None),
         ("`failures` of a run: a cause, `NAME: {rate: 2 1/year, per: node, detection: 5 min}`", reliability.CauseSpec, None),
         ("Reliability files, which `failures` of a run names", reliability.ReliabilitySpec, None),
         ("Post-training: `job`", post_training.PostTrainingSpec, None),
