@@ -153,7 +153,6 @@ class _TraceRun:
             there = sent.ends
             if not later and not changes and there == NEVER:  # as nearly always
                 if end < now:
-                    heapq.heappop(ends)
                     self._commit(first)
                 elif now < NEVER:
                     self._arrive(index, now)
@@ -175,7 +174,7 @@ class _TraceRun:
                 when, _, act = heapq.heappop(changes)
                 act(when)
             elif end < NEVER:
-                self._commit(heapq.heappop(ends)[1])
+                self._commit(first)
             else:
                 return
 
@@ -238,7 +237,7 @@ class _TraceRun:
             heapq.heappush(self.ends, (ends, place))
 
     def _commit(self, i: int) -> None:
-        """A jump of an engine ends, or of all that go together."""
+        """The next jump ends of those that run, which is of this engine, or of all that go with it."""
         actor = self.actors[i]
         now = actor.ends
         done = actor.commit()
@@ -246,7 +245,9 @@ class _TraceRun:
             self._see_queue(i)
         ends = actor.ends
         if ends < NEVER:
-            heapq.heappush(self.ends, (ends, i))
+            heapq.heapreplace(self.ends, (ends, i))
+        else:
+            heapq.heappop(self.ends)
         if done:
             self._ended(i, done, now)
         if self.senders and self.sent.paths:

@@ -433,15 +433,16 @@ class Replica:
 
     def shorten(self, now: float) -> None:
         """Let the jump end with the step that runs now, or the one that is scheduled behind it."""
-        elapsed, rise = now - self.since, 0.5 * self.slope
-        base = self.first - rise
+        elapsed, first, rise = now - self.since, self.first, 0.5 * self.slope
+        base = first - rise
         root = base * base + 4.0 * rise * elapsed
         near = 2.0 * elapsed / (base + math.sqrt(max(root, 0.0)))  # of the quadratic's roots the one that is right for any slope
         steps, most = math.ceil(near), self.steps
         steps = 1 if steps < 1 else min(steps, most)
-        while steps > 1 and self.lasts(steps - 1) >= elapsed:
+        # As `lasts` has it of fewer steps than the jump has.
+        while steps > 1 and (steps - 1) * (first + (steps - 2) * rise) >= elapsed:
             steps -= 1
-        while steps < most and self.lasts(steps) < elapsed:
+        while steps < most and steps * (first + (steps - 1) * rise) < elapsed:
             steps += 1
         if self.ahead is not None and elapsed > 0 and steps < most:
             steps += 1  # for the next one is scheduled
@@ -488,7 +489,9 @@ class Replica:
 
     def _growing(self) -> int:
         """Pages that the next step takes. [1]"""
-        return self._grown(self._tokens_of(1)) if self.grows else 0
+        if not self.grows:
+            return 0
+        return self.phases[-self.step % self.page] if self.one_each else self._grown(self._tokens_of(1))
 
     def _taken(self, ahead: int) -> int:
         """Pages that the token after so many others takes. [1]"""
@@ -855,7 +858,7 @@ class Replica:
         self.context += given
         self.left -= given
         if self.grows:
-            self.pages += self._grown(tokens)
+            self.pages += self.phases[-self.step % self.page] if tokens == 1 else self._grown(tokens)
             if self.cache.idle:
                 self.cache.shrink(self.capacity - self.pages)
         self.step += tokens
@@ -902,4 +905,4 @@ class Replica:
                 alike -= len(self.returned)
                 self.trail.gaps += [(1, now - last) for last in self.returned]
             self.returned.clear()
-        self.trail.rows.append((since, now, steps, n, context, self.tokens, self.keys, self.pages, queued, wrote, alike))
+        self.trail.rows.extend((since, now, steps, n, context, self.tokens, self.keys, self.pages, queued, wrote, alike))

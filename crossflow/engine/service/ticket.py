@@ -79,8 +79,9 @@ class Trail:
     def __init__(self) -> None:
         # When it began and ended [s], its steps, the requests for which each writes, the tokens before those in the mean, tokens of
         # prompts that it reads and keys that each of these sees, pages that requests have, requests that wait, tokens that it gives,
-        # and how many times between two steps that give a request tokens are as long as one of its steps in the mean.
-        self.rows: list[tuple[float, float, int, int, float, int, float, int, int, int, int]] = []
+        # and how many times between two steps that give a request tokens are as long as one of its steps in the mean. All rows lie one
+        # behind the other, as a tuple for each of them takes twice as long to keep.
+        self.rows: list[float] = []
         self.packed: list[Array] = []  # rows that were written down before, in a third of the memory
         # Other times between two steps that give a request tokens, and how many there are of each. [1], [s]
         self.gaps: list[tuple[int, float]] = []
@@ -88,7 +89,7 @@ class Trail:
     def pack(self) -> None:
         """Keep rows as an array."""
         if self.rows:
-            self.packed.append(np.array(self.rows, dtype=float))
+            self.packed.append(np.array(self.rows, dtype=float).reshape(-1, COLUMNS))
             self.rows.clear()
 
     def taken(self) -> tuple[Array, Array]:
