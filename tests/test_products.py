@@ -160,9 +160,15 @@ HELD = [("rtx-4090", (160.5, 170.1, 173.3, 162.4, 163.1, 164.8)), ("h20", (141.9
 FREE = [("l40s", 269.2), ("a100-80gb", 264.5), ("h100-sxm", 789.2), ("b200", 1696.0), ("rtx-pro-6000", 413.4)]
 
 
-def square_rate(name, n=8192.0):
+def square_rate(name, n=8192.0, dtype="bf16"):
     sizes = np.full((3, 1), n)
-    return float(2 * n**3 / graph_times(device_architecture(name), stack_of("vllm"), "bf16", sizes)[0])
+    return float(2 * n**3 / graph_times(device_architecture(name), stack_of("vllm"), dtype, sizes)[0])
+
+
+def test_a_workstation_chip_of_blackwell_multiplies_in_4_bits_at_no_more_than_the_half_of_its_sparse_rate():
+    """The data sheet of the RTX PRO 6000 has 4 Pflop/s in fp4 with sparsity."""
+    found = square_rate("rtx-pro-6000", dtype="nvfp4")
+    assert square_rate("rtx-pro-6000", dtype="fp8") < found < 0.5 * 4e15
 
 
 @pytest.mark.parametrize(("name", "measured"), HELD)
