@@ -913,6 +913,21 @@ def test_writers_that_evict_read_again():
     assert found.jumps[1].tokens.sum() > 0
 
 
+@pytest.mark.parametrize(("seed", "microbatches", "swap"), [(4, 1, None), (7, 2, None), (32, 1, 1e-6), (14, 2, 1e-6)])
+def test_an_engine_whose_last_writer_lost_its_room_goes_on(seed, microbatches, swap):
+    """Requests that have ended keep their pages until the schedule behind the step knows of it."""
+    drawn = np.random.default_rng(seed)
+    prompt, output = np.maximum(drawn.geometric(1 / 40, 30), 1), drawn.geometric(1 / 30, 30)
+    trace = RequestTrace.of(np.cumsum(drawn.exponential(0.05, 30)), prompt, output)
+    pages = int((prompt + output).max() * 1.05 / 4) + 2
+    limits = {"page": 4, "pages": pages, "requests": 4, "chunk": 512, "microbatches": microbatches, "ahead": True, "swap": swap}
+    found = through(trace, replica(table(), "sglang", **limits))
+    assert found.evicted.any()
+    assert not found.dropped.any()
+    assert np.isfinite(found.last).all()
+    assert found.gaps.sum() == output.sum() - len(trace)
+
+
 class Stepwise(Replica):
     """An engine that makes one step at a time."""
 

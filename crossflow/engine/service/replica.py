@@ -278,6 +278,8 @@ class Replica:
         elif self.writers:
             if self.writers * self.most_pages > self.capacity - self.pages:
                 self._make_room(now)
+            if not self.writers:  # what has ended kept the pages that the last of them lacked
+                return self.plan(now, known)
             if self.crowded or (ahead is not None and (ahead.ended or ahead.coming) and self.awaits):
                 self._many_steps(1)
             else:
