@@ -27,7 +27,7 @@ def scenario(chip):
     [
         ({}, None), ({"clock": "22 GHz"}, "system.clock is 22 GHz, far outside the 1.05 GHz to 2.8 GHz of shipped devices"),
         ({"throughput": {"bf16": "4 Pflop/s", "fp8": "80 Tflop/s"}}, "system.throughput.fp8 is 80 Tflop/s, below the 4 Pflop/s of wider"),
-        ({"power": {"tdp": "18 kW", "idle": "150 W"}}, "system.power.tdp is 18 kW, far outside the 75 W to 1.4 kW of shipped devices"),
+        ({"power": {"tdp": "18 kW", "idle": "150 W"}}, "system.power.tdp is 18 kW, far outside the 70 W to 1.4 kW of shipped devices"),
     ],
 )  # fmt: skip
 def test_a_figure_that_no_device_has_is_told(changes, told):
