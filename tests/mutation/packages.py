@@ -31,7 +31,8 @@ TESTS = {
     "rising_rates images arriving router_anchors",
     "engine/lasting": "lasting jitter lasting_runs saving validation_goodput lasting_shown",
     "engine/cluster": "cluster cluster_events cluster_slices cluster_sharing",
-    "answers/evaluation": "evaluate chips post_training phases lasting lasting_runs requests_scenario distance replayed_points lasting_shown "
+    "answers/evaluation": "evaluate chips post_training phases lasting lasting_runs requests_scenario distance replayed_points "
+    "lasting_shown "
     "job_trust faster_links rising_rates serve serving congestion congestion_services images misleading",
     "evidence/replay": "advice replay replay_batch trace clocks crowd engine_traces execution_traces nsight replay_kernels launch_mending "
     "evidence_anchors",
