@@ -32,6 +32,7 @@ from crossflow.evidence.validation.hindcast_files import (
 )
 from crossflow.evidence.validation.hindcast_search import DesignRule, _bounds, explained, search, space, under
 from crossflow.evidence.validation.hindcasts import HindcastRow, figures, gates, hindcast_table
+from crossflow.hardware.architecture.divisions import shares
 from crossflow.hardware.architecture.system import architecture
 
 SCRIPTS = Path(__file__).parents[1] / "docs" / "scripts"
@@ -112,10 +113,10 @@ def test_the_predecessor_gives_the_share_of_the_rate_at_which_memory_runs():
 
 
 def test_no_more_of_the_die_is_used_than_of_the_best_chip_that_was_known():
-    """V100 0.88, with its dark units; H200 0.99 counts for B200."""
+    """V100 0.88, with its dark units; H200 0.91 counts for B200."""
     found = {name: explained(hindcasts()[name]) for name in ("a100", "h100", "b200")}
     assert found["a100"] == found["h100"] == pytest.approx(0.881, abs=0.005)
-    assert found["b200"] == pytest.approx(0.994, abs=0.005)
+    assert found["b200"] == pytest.approx(0.908, abs=0.005)
 
 
 def test_no_more_power_is_drawn_at_the_peaks_than_by_a_chip_that_was_known():
@@ -156,6 +157,36 @@ def test_a_first_level_memory_that_grows_with_its_cells_is_a_rule_that_can_be_tr
     assert [bound.name for bound in rules["a100"]] == ["memory", "balance", "first"]
     assert rules["a100"][-1].bound == pytest.approx(128 * 1024 / 0.3857, rel=1e-3)
     assert [bound.name for bound in rules["tpu-v5p"]] == ["memory", "balance"]
+
+
+ARRAYS = {"chip-v100": (4, 4), "chip-a100": (8, 8), "chip-h100": (8, 16), "chip-h200": (8, 16), "chip-b200": (16, 16)}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_chip_has_the_array_of_its_matrix_unit_where_its_published_figures_fit_its_die(name):
+    """A100's unit of 256 multiply-accumulates is the library's 8 x 8. With one of V100's 64, V100's published rate takes 1.16 of its die."""
+
+    def device(**own):
+        return architecture(crossflow.from_dict({"system": {"template": name, **own}, "workload": product, "strategy": "d1"}).system)
+
+    product, (height, width), spec = {"model": "gemm", "m": 8, "n": 8, "k": 8}, ARRAYS[name], template_of(name)
+    shipped, given = device(), device(matrix_unit={"height": height, "width": width})
+    areas = {path: share[0] for path, share in shares(spec.budgets).items() if path.startswith("area.")}
+    rate = [one.mcus[0] * one.array_height[0] * one.array_width[0] for one in (shipped, given)]  # in the same area
+    fits = sum(areas.values()) + areas["area.compute"] * (rate[0] / rate[1] - 1.0) <= 1.0
+    assert fits == (name != "chip-v100")
+    array = (shipped.array_height[0], shipped.array_width[0])
+    assert array == ((height, width) if fits else (8, 8))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_matrix_unit_of_the_predecessor_is_a_dated_fact(name):
+    """Multiply-accumulates in a cycle; four for each of the array that stands for them on NVIDIA's chips."""
+    file = hindcasts()[name]
+    if file.predecessor in ARRAYS:
+        assert file.facts.matrix_unit.value == 4 * np.prod(ARRAYS[file.predecessor])
+    else:
+        assert file.facts.matrix_unit.value == {"chip-mi210": 128, "chip-mi300x": 256, "chip-tpu-v4": 128 * 128}[file.predecessor]
 
 
 def test_what_products_lose_in_a_step_is_the_predecessor_s_where_it_was_measured():

@@ -114,6 +114,10 @@ class Facts(FileModel):
         description="how much more of their time products lose inside a training step than on A100, as measured on the predecessor; 1 where"
         " nothing was",
     )
+    matrix_unit: Fact = Field(
+        description="multiply-accumulates of a matrix unit of the predecessor in a cycle; its template has an array of that size, where its"
+        " published figures fit its die with one"
+    )
     speed: Fact = Field(
         description="factor of the clock that its node gains at equal power, as the foundry claims; for a rule that was tried"
     )
