@@ -164,7 +164,7 @@ ARRAYS = {"chip-v100": (4, 4), "chip-a100": (8, 8), "chip-h100": (8, 16), "chip-
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_a_chip_has_the_array_of_its_matrix_unit_where_its_published_figures_fit_its_die(name):
-    """A100's unit of 256 multiply-accumulates is the library's 8 x 8. With one of V100's 64, V100's published rate takes 1.16 of its die."""
+    """A100's unit of 256 multiply-accumulates is the library's 8 x 8. With one of 64, V100's published rate takes 1.16 of its die."""
 
     def device(**own):
         return architecture(crossflow.from_dict({"system": {"template": name, **own}, "workload": product, "strategy": "d1"}).system)

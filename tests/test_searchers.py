@@ -338,6 +338,20 @@ def test_what_is_ruled_out_is_not_searched_after_all(product):
     assert best.pruned == 3
 
 
+def test_models_that_are_too_small_are_not_searched(lstm):
+    """No hardware gives a model more parameters; all three were searched where the hardware has ranges, for which no bound is known."""
+    space = dataclasses.replace(CONTINUOUS, options=(Options(path="workload.hidden", values=(512, 1024, 2048)),))
+    scenario = lstm("d8", workload={"hidden": 1024, "vocabulary": 32000})
+    least = Constraint(name="parameters", bound=0.9 * float(crossflow.evaluate(scenario).parameters[0]), at_most=False)
+    problem = SearchProblem(scenario=scenario, space=space, objectives=(Objective(name="step_time_s"),), constraints=(least,))
+    best, rows = recorded(problem, GradientSettings(starts=1, steps=2, finalists=1))
+    assert {row["workload.hidden"] for row in rows} == {1024, 2048}
+    assert (best.pruned, best.row["workload.hidden"]) == (1, 1024)
+    sizes = Space(ranges=(Range(path="workload.hidden", low=512.0, high=2048.0, whole=True),))  # a model that may still grow
+    one = Designs(continuous=np.zeros((1, 1)), discrete=np.empty((0, 1), dtype=np.intp))
+    assert dataclasses.replace(problem, space=sizes).possible(one).tolist() == [True]
+
+
 @pytest.mark.cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [40, 300])

@@ -97,15 +97,13 @@ def _leading(merits: Array, count: int) -> Index:
 
 
 def _bounds(problem: SearchProblem, combinations: Index) -> Array:
-    """Least loss of each combination as far as it is known, infinite where it makes no scenario, shape (combinations,)."""
+    """Least loss of each combination as far as it is known, infinite where nothing can be found in it, shape (combinations,)."""
     n = combinations.shape[1]
     middle = Designs(continuous=np.full((problem.space.dimensions, n), 0.5), discrete=combinations)
     found = None if problem.space.ranges or len(problem.objectives) > 1 else problem.bound(middle)
     if found is not None:
         return np.asarray(found[0])
-    options = problem.space.options
-    settings = [{option.path: option.values[i] for option, i in zip(options, column, strict=True)} for column in combinations.T]
-    return np.array([-np.inf if problem.illegal(given) is None else np.inf for given in settings])
+    return np.where(problem.possible(middle), -np.inf, np.inf)
 
 
 def _inner(oracle: Oracle, discrete: Index, numbers: Index, settings: Local, solved: Solve, share: int | None) -> Array:

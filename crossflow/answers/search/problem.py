@@ -14,7 +14,7 @@ from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import OwnFigure, Score, absent
 from crossflow.answers.search.goals import ENDLESS, PENALTY, Constraint, DesignOutcome, Objective
 from crossflow.answers.search.space import Designs, Space, picked
-from crossflow.base.arrays import Array
+from crossflow.base.arrays import Array, Mask
 from crossflow.hardware.architecture.divisions import ROLES, shares
 from crossflow.hardware.architecture.shaping import own_value
 from crossflow.hardware.architecture.template import GeneratedSystem
@@ -201,12 +201,25 @@ class SearchProblem:
                 if reason is None:
                     score = evaluate(self.scenario, picked(points, members) or None, least=self._of_kernels)
                     values = np.array([getattr(score, objective.name.rsplit("_", 1)[0]) for objective in self.objectives])
-                    hopeless = self.fits & (score.memory_needed > score.memory_capacity)
-                    for constraint in self.constraints:
-                        if constraint.name == "parameters":  # which no share changes
-                            hopeless |= constraint.violation(score.parameters) > 0
+                    hopeless = self.fits & (score.memory_needed > score.memory_capacity) | self._other_model(score)
                     losses[:, index[members]] = np.where(hopeless, np.inf, values)
         return losses
+
+    def possible(self, designs: Designs) -> Mask:
+        """Whether other shares and ranges may mend a design, shape (n,): its options make a scenario, and its model is large enough."""
+        found, counted = np.zeros(len(designs), dtype=bool), any(constraint.name == "parameters" for constraint in self.constraints)
+        counted &= not any(one.path.startswith("workload") for one in self.space.ranges)
+        for index, points in self.space.points(designs):
+            for members, reason in self._legal(points, index):
+                if reason is None:
+                    other = self._other_model(evaluate(self.scenario, picked(points, members) or None)) if counted else False
+                    found[index[members]] = ~np.asarray(other)
+        return found
+
+    def _other_model(self, score: Score) -> Mask:
+        """Whether a model has too few or too many parameters, which no hardware changes, shape (n,)."""
+        missed = [one.violation(score.parameters) > 0 for one in self.constraints if one.name == "parameters"]
+        return np.asarray(np.any(np.broadcast_arrays(np.zeros(1, dtype=bool), *missed), axis=0))
 
 
 def standing(scenario: Scenario, path: str) -> Any:
