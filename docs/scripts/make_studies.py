@@ -2,7 +2,7 @@
 
 ``python docs/scripts/make_studies.py --out DIR [--jobs N] [NAME ...]`` runs the studies named (all where none is), each into
 its folder of DIR, going on from points that an earlier call left there, and rewrites their sections of the page; those of the
-others stay as they are. The whole takes some thirty minutes on one core. With ``--words`` nothing is run: the words of studies.yaml replace
+others stay as they are. The whole takes some two hours on one core, most of them co-optimisation and packages. With ``--words`` nothing is run: the words of studies.yaml replace
 those of the page, around tables and pictures as they are.
 """
 
