@@ -64,7 +64,9 @@ def test_one_side_alone_leaves_the_other_as_the_library_has_it():
 
 
 def test_a_shape_needs_to_know_the_edges_of_the_unit():
-    with pytest.raises(CrossflowError, match="matrix_unit: the library does not say which part of the unit"):
+    with pytest.raises(
+        CrossflowError, match=r"matrix_unit: the library does not say which part of the unit.*or the shape of this one, 8 x 8$"
+    ):
         predict(case(template="chip-mi210", matrix_unit={"height": 16, "width": 16}))
 
 

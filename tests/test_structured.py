@@ -178,6 +178,6 @@ def test_refused_in_one_sentence(changes, workload, sentence):
 
 
 def test_a_unit_whose_datapath_is_not_known_cannot_have_it():
-    changes = {"technology": {"compute": "pascal-core"}, "sparse_rates": {"fp16": 2}}
+    changes = {"technology": {"compute": "pascal-core"}, "matrix_unit": {"height": 4, "width": 4}, "sparse_rates": {"fp16": 2}}
     found = crossflow.predict(scenario("chip-h100", changes))
     assert not found.feasible

@@ -52,7 +52,8 @@ def shaped_unit(unit: Compute, shape: MatrixUnit | None) -> Compute:
     if len(known) < 2:
         raise CrossflowError(
             f"matrix_unit: the library does not say which part of the unit '{unit.title}' lies along the edges of its array (edge_area,"
-            " edge_power), so that another shape has no area; choose another technology.compute"
+            " edge_power), so that another shape has no area; choose another technology.compute, or the shape of this one,"
+            f" {unit.array_height[0]:g} x {unit.array_width[0]:g}"
         )
     inside = height * width / (unit.array_height * unit.array_width)
     along = (height + width) / (unit.array_height + unit.array_width)
