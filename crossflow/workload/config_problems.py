@@ -10,6 +10,7 @@ from crossflow.base import files
 from crossflow.base.limits import LAYERS, shown
 from crossflow.workload.conventions import (
     BY_NUMBER,
+    CLASSIFIERS,
     LAYER_KINDS,
     MIXERS,
     OF_BLOCKS,
@@ -49,7 +50,8 @@ def endless(fields: Values) -> Iterator[tuple[str, str]]:
 
 def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting], given: Collection[str]) -> Iterator[tuple[str, str]]:
     """Fields, with sentences on what is wrong with them."""
-    if not family.head and ending(fields, family) not in family.heads:
+    last = ending(fields, family)
+    if not family.head and last not in family.heads and not (last in CLASSIFIERS and "Model" in family.heads):
         known = ", ".join(f"...{ending}" for ending in family.heads)
         yield "architectures", f"{json.dumps(fields['architectures'])} is not modelled for model_type '{kind}'; known: {known}"
     yield from _missing(family, kind, found, given)

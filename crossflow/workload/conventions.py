@@ -129,6 +129,8 @@ DTYPES = tuple(
     for name in ("torch_dtype", "dtype")
     for theirs, ours in (("bfloat16", "bf16"), ("float16", "fp16"))
 )
+# Endings of rerankers and reward models, which any family without a head may have: one product of few columns, which is left out.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 # The ending of an architecture's name -> the head that it puts on the model.
 HEADS: Mapping[str, Values] = {
     "ForCausalLM": {"head": "language"},
@@ -138,6 +140,7 @@ HEADS: Mapping[str, Values] = {
     "ForMaskedLM": {"head": "masked"},
     "ForPreTraining": {"head": "masked", "pooler": True},
     "ForImageClassification": {"head": "classifier"},
+    **{name: {"head": "none"} for name in CLASSIFIERS},
     "Model": {"head": "none"},
 }
 # What files call layers that see a window and layers that see all tokens; in `no_rope_layers` 1 is a layer with rotary positions.
@@ -156,10 +159,10 @@ ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense":
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
 MIXERS: Mapping[Any, str] = {
     "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
-    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm", 0: "ssm", 1: "attention",
+    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm", "hybrid": "shared", 0: "ssm", 1: "attention",
 }  # fmt: skip
 # Fields with the numbers of the layers of a hybrid that attend, and the number of the first layer.
-PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "linear_attn_config.full_attn_layers": 1}
+PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "hybrid_layer_ids": 0, "linear_attn_config.full_attn_layers": 1}
 # What lists call kinds of layers of sparse attention: those of one indexer, and ratios of compressed entries.
 MARKS: Mapping[Any, Any] = {
     1: "full", 0: "dense", "full_attention": "dense", "minimax_m3_sparse": "full", "deepseek_sparse_attention": "full",

@@ -19,7 +19,7 @@ from crossflow.base import contents, files
 from crossflow.base.errors import Problem, SpecError, with_article
 from crossflow.base.files import Document, Place
 from crossflow.base.limits import json_value
-from crossflow.workload.config_keys import settings, trimmed
+from crossflow.workload.config_keys import settings, trimmed, without_mixers
 from crossflow.workload.config_problems import endless, too_deep, wrong
 from crossflow.workload.conventions import (
     BY_NUMBER,
@@ -135,6 +135,7 @@ def huggingface_document(
     found |= {setting.key: setting for setting in stand_ins}
     found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
     problems = [problem(name, told) for name, told in dict.fromkeys(wrong(fields, family, kind, found, given))]
+    found = without_mixers(found)
     kept = Stored() if problems else _kept(fields, _document(file, found, lines))
     if service:
         found |= {setting.key: setting for setting in _of_weights(kept)}
@@ -148,6 +149,7 @@ def huggingface_document(
     left = [*(kept.told if service else ()), *_left_out(uses, fields), *([family.omits] if family.omits else ())]
     odd = [*strange, *_unread(fields, kept, service=service)]
     told = _notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)
+    told = [*told, *_tied_twice(config, at)]
     if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
@@ -255,6 +257,15 @@ def _notes(
     stored = next((fields[key] for key in ("torch_dtype", "dtype") if fields.get(key) in WIDE), None)
     if stored:
         yield f"{name} stores weights in {stored}; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
+
+
+def _tied_twice(config: Values, at: Sequence[str]) -> Iterator[str]:
+    """A sentence on a file that says two things about its head: older readers take that of the language model, newer ones the outer one."""
+    key = "tie_word_embeddings"
+    inner, outer = (_within(config, (*place, key)) for place in (at, ()))
+    if at and isinstance(inner, bool) and isinstance(outer, bool) and inner != outer:
+        both = f"{key} is {json.dumps(outer)} outside {'.'.join(at)} and {json.dumps(inner)} within"
+        yield f"{both}; the latter counts (workload.tied_embeddings changes it)."
 
 
 def _unread(fields: Values, kept: Stored, *, service: bool) -> list[str]:
