@@ -75,7 +75,9 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
 def without_mixers(found: dict[str, Setting]) -> dict[str, Setting]:
     """Settings of a hybrid without those of a mixer that no layer has, as small models of hybrid families may leave one out."""
     pattern = set(found["ssm.pattern"].value) if "ssm.pattern" in found else {"both"}
-    lacking = {"ssm"} if pattern == {"attention"} else set() if pattern & {"attention", "both", "shared"} else {"heads", "kv_heads", "head_dim"}
+    lacking = (
+        {"ssm"} if pattern == {"attention"} else set() if pattern & {"attention", "both", "shared"} else {"heads", "kv_heads", "head_dim"}
+    )
     return {key: setting for key, setting in found.items() if key.partition(".")[0] not in lacking}
 
 

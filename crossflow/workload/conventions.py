@@ -159,7 +159,8 @@ ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense":
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
 MIXERS: Mapping[Any, str] = {
     "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
-    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm", "hybrid": "shared", 0: "ssm", 1: "attention",
+    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm",
+    "hybrid": "shared", 0: "ssm", 1: "attention",
 }  # fmt: skip
 # Fields with the numbers of the layers of a hybrid that attend, and the number of the first layer.
 PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "hybrid_layer_ids": 0, "linear_attn_config.full_attn_layers": 1}

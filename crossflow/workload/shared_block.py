@@ -32,9 +32,7 @@ def shared_block(
         without. [1]
     holds : whether the layer has the weights of the block, which others share.
     """
-    wide = self_attention(
-        width=2 * width, heads=heads, kv_heads=kv_heads, head=head, rotary=rotary, bias=False, norm_vectors=norm_vectors
-    )
+    wide = self_attention(width=2 * width, heads=heads, kv_heads=kv_heads, head=head, rotary=rotary, bias=False, norm_vectors=norm_vectors)
     first, last = wide.matrices
     attention = replace(wide, width=width, matrices=_used(first, last=replace(last, n=width), rank=attention_rank, of=3, holds=holds))
     plain = mlp(width=width, inner=inner, gated=gated, bias=False, norm_vectors=norm_vectors)

@@ -473,7 +473,9 @@ class StateSpaceSpec(FileModel):
 class SharedBlockSpec(FileModel):
     """A block of attention and MLP that several layers of a hybrid share (Zamba, arXiv:2405.16712; Zamba2, arXiv:2411.15242)."""
 
-    blocks: Dimension = Field(1, description="blocks with weights of their own, which successive layers of `ssm.pattern` shared take in turn")
+    blocks: Dimension = Field(
+        1, description="blocks with weights of their own, which successive layers of `ssm.pattern` shared take in turn"
+    )
     mlp_rank: Dimension | None = Field(None, description="rank of the adapter that each use has beside the MLP's first product")
     attention_rank: Dimension | None = Field(None, description="the same beside queries, keys and values each")
 
@@ -833,7 +835,12 @@ class LayerKind(NamedTuple):
 # Kinds of layers by their mixers, whether each has an MLP or experts beside, dense layers and `every` of experts, kinds of windows, and of
 # sparse attention, variants.
 Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...], tuple[str, ...], tuple[VariantCuts, ...]]
-_MIXERS: Mapping[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention"), "shared": ("attention", "ssm")}
+_MIXERS: Mapping[str, tuple[LayerType, ...]] = {
+    "ssm": ("ssm",),
+    "attention": ("attention",),
+    "both": ("ssm", "attention"),
+    "shared": ("attention", "ssm"),
+}
 _ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts", "shared": "mlp"}
 
 
