@@ -135,8 +135,7 @@ def huggingface_document(
     found |= {setting.key: setting for setting in stand_ins}
     found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
     problems = [problem(name, told) for name, told in dict.fromkeys(wrong(fields, family, kind, found, given))]
-    found = without_mixers(found)
-    kept = Stored() if problems else _kept(fields, _document(file, found, lines))
+    kept = Stored() if problems else _kept(fields, _document(file, found := without_mixers(found), lines))
     if service:
         found |= {setting.key: setting for setting in _of_weights(kept)}
     uses = list(_uses(config, at, family, found, kept))
@@ -149,8 +148,7 @@ def huggingface_document(
     left = [*(kept.told if service else ()), *_left_out(uses, fields), *([family.omits] if family.omits else ())]
     odd = [*strange, *_unread(fields, kept, service=service)]
     told = _notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)
-    told = [*told, *_tied_twice(config, at)]
-    if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
+    if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told, *_tied_twice(config, at))):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
 
