@@ -760,3 +760,16 @@ def test_these_files_predict(name, task):
         "strategy": "dp8-z3" if task == "training" else "dp8",
     }
     assert 0.0 < crossflow.predict(asked).step_time < 60.0
+
+
+@pytest.mark.parametrize(("plain", "dense", "variants"), [([0, 1], 2, []), ([0, 5], 0, [{"layers": ["0", "5"], "experts": False}])])
+def test_a_file_may_list_the_layers_without_experts(tmp_path, plain, dense, variants):
+    """Each such layer has an MLP of intermediate_size in the place of a router and 128 experts."""
+    fields = json.loads((CONFIGS / "qwen3-30b-a3b.json").read_text())
+    path, found = tmp_path / "config.json", []
+    for listed in ([], plain):
+        path.write_text(json.dumps({**fields, "mlp_only_layers": listed}))
+        document, _ = huggingface_document(path)
+        found.append(files.validate(TransformerSpec, document).transformer().parameters)
+    assert (document.data["experts"]["dense_layers"], document.data.get("variants", [])) == (dense, variants)
+    assert found[0] - found[1] == 2 * (128 * 3 * 2048 * 768 + 128 * 2048 - 3 * 2048 * 6144)

@@ -641,8 +641,32 @@ def test_layers_of_sparse_attention_are_the_same_in_words_and_in_marks(tmp_path,
 def test_an_unknown_family_is_told_with_what_was_read(tmp_path):
     fields = {"architectures": ["RwkvForCausalLM"], "model_type": "rwkv9", "hidden_size": 768, "num_hidden_layers": 24, "state_size": 16}
     read_of_it = 'architectures = ["RwkvForCausalLM"], num_hidden_layers = 24, hidden_size = 768'
-    near = "the nearest known: xlstm, mamba, falcon_mamba (`crossflow list families` names all)"
+    near = (
+        "the nearest known: xlstm, mamba, falcon_mamba (`crossflow list families` names all); if its layers are those of one, give its"
+        " model_type and leave out architectures"
+    )
     assert problems(written(tmp_path, fields)) == [(5, "model_type", f'unknown model_type "rwkv9"; read: {read_of_it}; {near}')]
+
+
+def test_an_unknown_family_is_told_with_the_fields_that_are_not_known(tmp_path):
+    """Those that say nothing, or are known to cost nothing, are not named; of an encoder with a decoder only such families are near."""
+    fields = {
+        "model_type": "novel",
+        "hidden_size": 8,
+        "vocab_size": 9,
+        "is_encoder_decoder": True,
+        "rope_theta": 1e4,
+        "heads_x": 3,
+        "none": False,
+    }
+    ((_, _, told),) = problems(written(tmp_path, fields))
+    assert "; not known: heads_x; the nearest known: " in told
+    assert set(told.partition("nearest known: ")[2].partition(" (")[0].split(", ")) == {"t5", "bart", "whisper"}
+    many = {**fields, **{f"other_{i}": 1 for i in range(20)}}
+    assert (
+        "; not known: heads_x, other_0, other_1, other_2, other_3, other_4, other_5, other_6 and others; "
+        in problems(written(tmp_path, many))[0][2]
+    )
 
 
 def test_choices_of_sparse_attention_that_disagree_are_told(tmp_path):
@@ -791,7 +815,7 @@ def test_missing_fields_are_told_all_at_once(tmp_path, name, missing, message):
             {"feed_forward_proj": "gated-tanh"},
             '"gated-tanh" is not modelled; known: "relu", "gelu", "gated-gelu", "gated-silu"',
         ),
-        ("qwen3-30b-a3b", {"mlp_only_layers": [1]}, "[1] is not modelled; known: []"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": [48]}, "expected numbers of layers from 0 to 47, got [48]"),
         ("dinov2-large", {"use_swiglu_ffn": True}, "true is not modelled; known: false"),
         ("glm-4.5", {"num_nextn_predict_layers": -1}, "expected a whole number of at least 0, got -1"),
         ("mistral-7b", {"sliding_window": "4096"}, 'expected a whole number of at least 1, got "4096"'),

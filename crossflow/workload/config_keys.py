@@ -19,6 +19,7 @@ from crossflow.workload.conventions import (
     OF_LAYERS,
     PERIODS,
     PLACES,
+    PLAIN_LAYERS,
     Family,
     Setting,
     Values,
@@ -28,6 +29,7 @@ from crossflow.workload.conventions import (
     layers_by_number,
     layers_of,
     lettered,
+    numbers_of_layers,
     whole,
     with_experts,
 )
@@ -333,6 +335,8 @@ def _routed(fields: Values, family: Family, found: Mapping[str, Setting]) -> Ite
     """Which layers have experts, where a list says it."""
     layers, name = layers_of(found), next((name for name in family.routed if fields.get(name) is not None), "")
     sparse = with_experts(fields.get(name), layers)
+    if not name and fields.get(PLAIN_LAYERS) and numbers_of_layers(fields[PLAIN_LAYERS], layers):
+        name, sparse = PLAIN_LAYERS, [i not in fields[PLAIN_LAYERS] for i in range(layers)]
     if sparse is None or "experts.count" not in found:
         return
     dense = sparse.index(True) if True in sparse else layers

@@ -17,6 +17,7 @@ from crossflow.workload.conventions import (
     OF_LAYERS,
     PERIODS,
     PLACES,
+    PLAIN_LAYERS,
     Family,
     Setting,
     Values,
@@ -27,6 +28,7 @@ from crossflow.workload.conventions import (
     layers_by_number,
     layers_of,
     lettered,
+    numbers_of_layers,
     whole,
     with_experts,
 )
@@ -96,6 +98,8 @@ def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting
     if family.blocks:
         yield from _unblocked(fields, family, layers_of(found))
     yield from _unnumbered(fields, family, layers_of(found))
+    if fields.get(PLAIN_LAYERS) is not None and not numbers_of_layers(fields[PLAIN_LAYERS], layers_of(found)):
+        yield PLAIN_LAYERS, f"expected numbers of layers from 0 to {layers_of(found) - 1}, got {json.dumps(fields[PLAIN_LAYERS])[:60]}"
     for name in family.routed:
         if fields.get(name) is not None and with_experts(fields[name], layers_of(found)) is None and fields[name] != 1:
             marks = f"a mark for each of {layers_of(found)} layers (0 or 1, dense or sparse)"

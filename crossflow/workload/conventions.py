@@ -154,6 +154,8 @@ OF_BLOCKS = {"n_heads_in_group", "num_key_value_heads", "no_op", "ffn_mult", "in
 # The field in which newer versions of transformers write what single layers have of their own, and our keys that it may hold.
 BY_NUMBER = "per_layer_config"
 OF_LAYERS = ("heads", "kv_heads", "head_dim", "value_dim", "ffn")
+# The field with the numbers of layers that have an MLP in the place of experts (Qwen2-MoE and its kin).
+PLAIN_LAYERS = "mlp_only_layers"
 # Whether layers have experts, as lists say it.
 ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense": False}
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
@@ -229,6 +231,11 @@ def layers_by_number(fields: Values, layers: int) -> dict[int, Values] | None:
         return None
     numbered = {int(name): own for name, own in given.items()}
     return numbered if len(numbered) == len(given) and all(number < layers for number in numbered) else None
+
+
+def numbers_of_layers(value: Any, layers: int) -> bool:
+    """Whether a field lists numbers of layers, from 0."""
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < layers for one in value)
 
 
 def with_experts(value: Any, layers: int) -> list[bool] | None:

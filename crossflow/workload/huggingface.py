@@ -25,6 +25,7 @@ from crossflow.workload.conventions import (
     BY_NUMBER,
     LAYER_KINDS,
     PERIODS,
+    PLAIN_LAYERS,
     Family,
     Ingredient,
     Setting,
@@ -65,7 +66,11 @@ def _nearest(config: Values) -> list[str]:
         needed = [aliases for key, aliases in family.names.items() if aliases and key not in conventions().optional]
         return len(read & set(config)) - 2 * sum(not set(aliases) & set(config) for aliases in needed)
 
+    both = config.get("is_encoder_decoder") is True
     known = [name for name, family in families().items() if (family.head == LATENTS) == drawn]
+    known = [
+        name for name in known if not both or any(key.startswith("encoder.") for key in (*families()[name].names, *families()[name].fixed))
+    ]
     return sorted(known, key=lambda name: -likeness(families()[name]))
 
 
@@ -80,6 +85,7 @@ def families_of_files() -> dict[str, tuple[str, str]]:
 WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 UNKNOWN = "not used: not known to crossflow"
 LATENTS = "latents"  # head of diffusion transformers
+LISTED = 8  # unknown fields that are named of a file of an unknown family
 NEAR = 3  # nearest families that are named where one is not known
 DRAWN = (
     "{name} is a diffusion transformer: a step is one denoising step. A picture takes as many as its sampler has (20 to 50), each with two"
@@ -319,8 +325,21 @@ def _unknown(config: Values) -> str:
         )
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
+    odd = [key for key, value in config.items() if not (_idle(value) or conventions().costs_nothing(key) or key in _known_names())]
+    beyond = f"; not known: {', '.join(odd[:LISTED])}{' and others' if len(odd) > LISTED else ''}" if odd else ""
+    cure = "; if its layers are those of one, give its model_type and leave out architectures"
     what = "the key 'model_type' is missing" if kind is None else f"unknown model_type {json.dumps(kind)}"
-    return f"{what}; read: {read}; {near}" if read else f"{what}; read: no dimensions; `crossflow list families` names those that are known"
+    return (
+        f"{what}; read: {read}{beyond}; {near}{cure}"
+        if read
+        else f"{what}; read: no dimensions; `crossflow list families` names those that are known"
+    )
+
+
+def _known_names() -> frozenset[str]:
+    """Fields that any family reads or that are known to count for nothing, as the names of families and of what is not counted."""
+    read = (name for family in families().values() for aliases in family.names.values() for name in aliases)
+    return frozenset((*read, *conventions().not_counted, "model_type", "architectures", "auto_map"))
 
 
 def _kept(fields: Values, document: Document) -> Stored:
@@ -405,7 +424,7 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
     own = [*(names for given in family.variants.values() for names in given.values()), *family.patterns.values(), family.padded.values()]
-    if name in (family.blocks, BY_NUMBER, *family.routed) or any(name in group for group in own):
+    if name in (family.blocks, BY_NUMBER, PLAIN_LAYERS, *family.routed) or any(name in group for group in own):
         return "not used: other fields decide"
     if any(name in group for group in (windows, family.mixers, *family.names.values(), *(rule.when for rule in family.rules))):
         return "not used: other fields decide"
