@@ -669,3 +669,107 @@ def test_a_period_of_layers_with_a_letter_for_each_is_that_of_the_list_beside_it
         asked = {"system": "dgx-h100", "workload": {"model": str(path), "global_batch": 8}, "strategy": "tp8-full"}
         found.append(crossflow.predict(asked).step_time)
     assert found[0] == found[1]
+
+
+# ------------------------------------------------------------------------------------------ embeddings, rerankers, parts of larger models
+
+
+def llama_with(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads((CONFIGS / "llama-2-7b.json").read_text()), **changes}))
+    document, uses = huggingface_document(path)
+    return files.validate(TransformerSpec, document), {use.key: use.became for use in uses}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_file_says_whether_tokens_see_those_behind_them(tmp_path, value):
+    """A false `is_causal` was passed over without a word, as all that is false was."""
+    spec, became = llama_with(tmp_path, is_causal=value)
+    assert spec.causal is value
+    assert became["is_causal"] == ("not used: other fields decide" if value else "causal = false")
+    assert (read("embeddinggemma-300m").causal, read("gemma-3-1b").causal) == (False, True)
+
+
+@pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForTokenClassification"])
+def test_rerankers_and_reward_models_are_read_without_a_head(tmp_path, ending):
+    spec, _ = llama_with(tmp_path, architectures=[f"Llama{ending}"])
+    assert (spec.head, spec.transformer().parameters) == ("none", 6_738_415_616 - 32000 * 4096)
+
+
+def test_parts_that_are_not_known_are_told_beside_a_language_model(tmp_path):
+    """An encoder of speech and what projects it were left out without a word."""
+    text = json.loads((CONFIGS / "llama-2-7b.json").read_text())
+    path = tmp_path / "config.json"
+    parts = {
+        "encoder_config": {"model_type": "speech", "hidden_dim": 1024},
+        "projector_config": {"hidden_size": 1024},
+        "slicing_config": {"n": 9},
+    }
+    path.write_text(json.dumps({"model_type": "granite_speech", "text_config": text, **parts}))
+    notes = huggingface_document(path)[0].data["notes"]
+    assert notes == "Only the language model of config.json is described, not its encoder and projector."
+
+
+@pytest.mark.parametrize(("outer", "told"), [(True, True), (False, False), (None, False)])
+def test_a_file_that_ties_its_head_and_does_not_is_told(tmp_path, outer, told):
+    text = {**json.loads((CONFIGS / "llama-2-7b.json").read_text()), "tie_word_embeddings": False}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "internvl", "text_config": text, "tie_word_embeddings": outer}))
+    data = huggingface_document(path)[0].data
+    sentence = "tie_word_embeddings is true outside text_config and false within; the latter counts (workload.tied_embeddings changes it)."
+    assert (data["tied_embeddings"], data.get("notes", "")) == (False, sentence if told else "")
+
+
+@pytest.mark.parametrize(("name", "kept"), [("attention", False), ("mamba", True)])
+def test_a_hybrid_may_leave_one_mixer_out(tmp_path, name, kept):
+    """Granite 4.0 Micro attends in every layer, and was refused as a hybrid without state spaces."""
+    fields = json.loads((CONFIGS / "granite-4.0-h-micro.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**fields, "layer_types": [name] * fields["num_hidden_layers"]}))
+    spec = files.validate(TransformerSpec, huggingface_document(path)[0])
+    assert (spec.ssm is not None, spec.has("ssm"), spec.has("attention")) == (kept, kept, not kept)
+
+
+NEW = [
+    "zamba-7b",
+    "zamba2-7b",
+    "zamba2-1.2b",
+    "granite-4.0-micro",
+    "molmo-7b-d",
+    "kimi-linear-48b-transformers-5",
+    "glm-4.7-flash-transformers-5",
+]
+ENCODERS = [
+    "gte-large-en-v1.5",
+    "jina-embeddings-v3",
+    "llama-nemotron-embed-1b",
+    "nv-embed-v2",
+    "embeddinggemma-300m",
+    "bge-reranker-v2-m3",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [*((name, task) for name in NEW for task in ("training", "decode")), *((name, "forward") for name in ENCODERS)]
+)
+def test_these_files_predict(name, task):
+    more = {"output": 64, "prompt": 256} if task == "decode" else {}
+    asked = {
+        "system": "dgx-h100",
+        "workload": {"model": str(CONFIGS / f"{name}.json"), "task": task, "global_batch": 16, "sequence": 512, **more},
+        "strategy": "dp8-z3" if task == "training" else "dp8",
+    }
+    assert 0.0 < crossflow.predict(asked).step_time < 60.0
+
+
+@pytest.mark.parametrize(("plain", "dense", "variants"), [([0, 1], 2, []), ([0, 5], 0, [{"layers": ["0", "5"], "experts": False}])])
+def test_a_file_may_list_the_layers_without_experts(tmp_path, plain, dense, variants):
+    """Each such layer has an MLP of intermediate_size in the place of a router and 128 experts."""
+    fields = json.loads((CONFIGS / "qwen3-30b-a3b.json").read_text())
+    path, found = tmp_path / "config.json", []
+    for listed in ([], plain):
+        path.write_text(json.dumps({**fields, "mlp_only_layers": listed}))
+        document, _ = huggingface_document(path)
+        found.append(files.validate(TransformerSpec, document).transformer().parameters)
+    assert (document.data["experts"]["dense_layers"], document.data.get("variants", [])) == (dense, variants)
+    assert found[0] - found[1] == 2 * (128 * 3 * 2048 * 768 + 128 * 2048 - 3 * 2048 * 6144)

@@ -289,8 +289,15 @@ def test_sweeps_of_options_are_predictions(varied, options):
 
 def test_points_of_which_none_fits_are_not_called_fast():
     found = crossflow.sweep({"system": "dgx-h100", "workload": "llama3-70b", "strategy": "dp8"}, batch=[8, 16])
-    assert "2 points, 0 feasible; the fastest, at 0: needs " in repr(found)
+    assert "2 points, 0 feasible; the fastest (workload.global_batch = 8, point 0 counted from 0): needs " in repr(found)
     assert "of memory per device" in repr(found)
+
+
+def test_the_fastest_point_is_named_by_its_settings_and_its_index():
+    start = {"system": "dgx-h100", "workload": {"model": "llama3-8b", "global_batch": 16}, "strategy": "tp8"}
+    found = crossflow.sweep(start, batch=[32, 16])
+    assert repr(found).endswith(" (workload.global_batch = 16, point 1 counted from 0))")
+    assert "point" not in repr(found.take([1])).removeprefix("Score(1 point")  # the only one needs no name
 
 
 @pytest.mark.parametrize("degrees", [{"tp": 8}, {"tp": 2, "pp": 2}, {"tp": 8, "zero": 3}, {"tp": 2, "dp": 4}])

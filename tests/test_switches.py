@@ -66,6 +66,10 @@ ENCODER = {"workload.encoder": {"layers": 4, "sequence": 256}}
 WINDOW = {"workload.window": {"size": 128, "pattern": ["local", "global"]}}
 VARIED = {"workload.variants": [{"layers": [1], "ffn": 2048}]}
 STATE = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "attention"]}}
+SHARED = {
+    "workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "shared"], "mlp": False},
+    "workload.shared_block": {"blocks": 1},
+}
 PARTS = {"workload.ssm": {"heads": 32, "head_dim": 64, "state": 64, "pattern": ["ssm", "mlp"], "mlp": False}, "workload.heads": None}
 CHANNELS = {
     "workload.ssm": {
@@ -258,6 +262,7 @@ TRANSFORMER = {
     "window.chunked": When(True, WINDOW), "window.global_rotary": When(False, WINDOW), "attention_sinks": True, "attention_gate": True, "final_norm": False,
     "ssm.kind": When("gated_delta", STATE), "ssm.pattern": When(["ssm", "mlp", "mlp"], PARTS),
     "ssm.mlp": When(False, {**STATE, "workload.ffn": None}), "ssm.heads": When(64, STATE), "ssm.head_dim": When(128, STATE), "ssm.groups": When(8, STATE),
+    "shared_block.blocks": When(2, SHARED), "shared_block.mlp_rank": When(64, SHARED), "shared_block.attention_rank": When(64, SHARED),
     "ssm.state": When(128, STATE), "ssm.chunk": When(64, STATE), "ssm.conv": When(8, STATE), "ssm.conv_bias": When(False, STATE),
     "ssm.bias": When(True, STATE), "ssm.norm": When(False, STATE), "ssm.step_rank": When(128, SELECTIVE),
     "ssm.gate_rank": When(64, CHANNELS), "ssm.mix_rank": When(64, FINCH), "ssm.rate_rank": When(128, GOOSE), "ssm.value_rank": When(64, GOOSE),

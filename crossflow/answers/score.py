@@ -62,6 +62,7 @@ _OF_A_DEVICE = {
     "perimeter": "m", "length": "m", "capacity": "B", "bandwidth": "B/s", "write_bandwidth": "B/s", "cost": "USD", "carbon": "kg",
 }  # fmt: skip
 _SENTENCES = ("reasons", "notes")  # fields that hold some, not a value a point
+TOLD = 4  # settings at most by which a line names a point
 FAR = ("second_memory_bytes", "second_memory_capacity_bytes")
 _LARGER = (
     "mfu", "hfu", "samples_per_second", "tokens_per_second", "intensity_flop_per_byte", "memory_capacity_bytes", "host_capacity_bytes",
@@ -602,9 +603,12 @@ class Score(PlainData, Tabular):
             return "Score(0 points)"
         best = self._fastest
         points = "1 point" if len(self) == 1 else f"{len(self):,} points"
+        settings = [f"{name} = {values[best]}" for name, values in self.points.items()]
+        which = ", ".join([*(settings if len(settings) <= TOLD else []), f"point {best} counted from 0"])
+        of_many = f" ({which})" if len(self) > 1 else ""
         if not self.feasible[best]:
-            return f"Score({points}, 0 feasible; the fastest, at {best}: {self.why(best)})"
-        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')} at {best})"
+            return f"Score({points}, 0 feasible; the fastest{of_many}: {self.why(best)})"
+        return f"Score({points}, {int(self.feasible.sum())} feasible, fastest {show(float(self.ranked_times[best]), 's')}{of_many})"
 
 
 def taken(cost: Array, tight: Mask) -> int:

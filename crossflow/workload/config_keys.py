@@ -10,6 +10,7 @@ from typing import Any
 
 from crossflow.workload.conventions import (
     BY_NUMBER,
+    CLASSIFIERS,
     DTYPES,
     HEADS,
     LAYER_KINDS,
@@ -18,6 +19,7 @@ from crossflow.workload.conventions import (
     OF_LAYERS,
     PERIODS,
     PLACES,
+    PLAIN_LAYERS,
     Family,
     Setting,
     Values,
@@ -27,6 +29,7 @@ from crossflow.workload.conventions import (
     layers_by_number,
     layers_of,
     lettered,
+    numbers_of_layers,
     whole,
     with_experts,
 )
@@ -69,6 +72,15 @@ def settings(fields: Values, family: Family, kind: str, title: str) -> dict[str,
         found |= {setting.key: setting for setting in read(fields, family, found)}
     found |= {setting.key: setting for setting in (*_of_file(fields), *_headed(fields, family, kind))}
     return _without_lacking(family, _without_experts(found))
+
+
+def without_mixers(found: dict[str, Setting]) -> dict[str, Setting]:
+    """Settings of a hybrid without those of a mixer that no layer has, as small models of hybrid families may leave one out."""
+    pattern = set(found["ssm.pattern"].value) if "ssm.pattern" in found else {"both"}
+    lacking = (
+        {"ssm"} if pattern == {"attention"} else set() if pattern & {"attention", "both", "shared"} else {"heads", "kv_heads", "head_dim"}
+    )
+    return {key: setting for key, setting in found.items() if key.partition(".")[0] not in lacking}
 
 
 def _without_lacking(family: Family, found: dict[str, Setting]) -> dict[str, Setting]:
@@ -251,8 +263,12 @@ def _mixed(fields: Values, family: Family, found: Mapping[str, Setting]) -> Iter
     known = {name: value for name, value in {**family.assumed, **fields}.items() if value is not None}
     name = next((name for name in family.mixers if name in known), "")
     value, layers = known.get(name, []), range(layers_of(found))
+    attends = "shared" if "shared_block.blocks" in found else "attention"
     if name in PLACES or not name:
-        kinds = ["attention" if i + PLACES.get(name, 0) in value else "ssm" for i in layers]
+        kinds = [attends if i + PLACES.get(name, 0) in value else "ssm" for i in layers]
+    elif name == "attn_layer_period" and attends == "shared" and whole(value):  # Zamba: the third, then by the period from there
+        places = {2, *(i + 3 for i in layers if i % value == known.get("attn_layer_offset"))}
+        kinds = [attends if i in places else "ssm" for i in layers]
     elif every := whole(value):  # a period, and the one of its layers that attends
         place = known.get("attn_layer_offset", every - 1) if name == "attn_layer_period" else every - 1
         rest = len(layers) // every * every if name == "layer_group_size" else len(layers)  # layers of no whole group attend
@@ -319,6 +335,8 @@ def _routed(fields: Values, family: Family, found: Mapping[str, Setting]) -> Ite
     """Which layers have experts, where a list says it."""
     layers, name = layers_of(found), next((name for name in family.routed if fields.get(name) is not None), "")
     sparse = with_experts(fields.get(name), layers)
+    if not name and fields.get(PLAIN_LAYERS) and numbers_of_layers(fields[PLAIN_LAYERS], layers):
+        name, sparse = PLAIN_LAYERS, [i not in fields[PLAIN_LAYERS] for i in range(layers)]
     if sparse is None or "experts.count" not in found:
         return
     dense = sparse.index(True) if True in sparse else layers
@@ -431,7 +449,7 @@ def _of_file(fields: Values) -> Iterator[Setting]:
 def _headed(fields: Values, family: Family, kind: str) -> Iterator[Setting]:
     """What the architecture that a file names puts after the last layer."""
     last, given = ending(fields, family), ("architectures",) if fields.get("architectures") else ()
-    pooled = {"pooler": True} if last == "Model" and kind in conventions().pooled else {}
+    pooled = {"pooler": True} if last in ("Model", *CLASSIFIERS) and kind in conventions().pooled else {}
     head = {"head": family.head} if family.head else HEADS.get(last, {})
     for key, value in {**head, **pooled}.items():
         yield Setting(key=key, value=value, fields=given)

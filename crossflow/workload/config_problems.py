@@ -10,12 +10,14 @@ from crossflow.base import files
 from crossflow.base.limits import LAYERS, shown
 from crossflow.workload.conventions import (
     BY_NUMBER,
+    CLASSIFIERS,
     LAYER_KINDS,
     MIXERS,
     OF_BLOCKS,
     OF_LAYERS,
     PERIODS,
     PLACES,
+    PLAIN_LAYERS,
     Family,
     Setting,
     Values,
@@ -26,6 +28,7 @@ from crossflow.workload.conventions import (
     layers_by_number,
     layers_of,
     lettered,
+    numbers_of_layers,
     whole,
     with_experts,
 )
@@ -49,7 +52,8 @@ def endless(fields: Values) -> Iterator[tuple[str, str]]:
 
 def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting], given: Collection[str]) -> Iterator[tuple[str, str]]:
     """Fields, with sentences on what is wrong with them."""
-    if not family.head and ending(fields, family) not in family.heads:
+    last = ending(fields, family)
+    if not family.head and last not in family.heads and not (last in CLASSIFIERS and "Model" in family.heads):
         known = ", ".join(f"...{ending}" for ending in family.heads)
         yield "architectures", f"{json.dumps(fields['architectures'])} is not modelled for model_type '{kind}'; known: {known}"
     yield from _missing(family, kind, found, given)
@@ -94,6 +98,8 @@ def wrong(fields: Values, family: Family, kind: str, found: Mapping[str, Setting
     if family.blocks:
         yield from _unblocked(fields, family, layers_of(found))
     yield from _unnumbered(fields, family, layers_of(found))
+    if fields.get(PLAIN_LAYERS) is not None and not numbers_of_layers(fields[PLAIN_LAYERS], layers_of(found)):
+        yield PLAIN_LAYERS, f"expected numbers of layers from 0 to {layers_of(found) - 1}, got {json.dumps(fields[PLAIN_LAYERS])[:60]}"
     for name in family.routed:
         if fields.get(name) is not None and with_experts(fields[name], layers_of(found)) is None and fields[name] != 1:
             marks = f"a mark for each of {layers_of(found)} layers (0 or 1, dense or sparse)"

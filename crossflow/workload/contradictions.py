@@ -40,6 +40,7 @@ def contradictions(spec: TransformerSpec) -> Iterator[str]:
     if spec.experts and not (spec.ssm and not spec.ssm.mlp) and not spec.has("experts"):
         yield f"experts: dense_layers = {spec.experts.dense_layers} and every = {spec.experts.every} leave no layer with experts"
     apart = spec.ssm is not None and not spec.ssm.mlp
+    yield from _contradictions_of_blocks(spec)
     if spec.mtp_layers and apart and not (spec.has("attention") and (spec.has("mlp") or spec.has("experts"))):
         yield "mtp_layers: a layer that predicts has attention and an MLP, and this model has not both; set mtp_layers to 0"
     for key in ("mtp_shared", "mtp_wide"):
@@ -59,6 +60,24 @@ def contradictions(spec: TransformerSpec) -> Iterator[str]:
     yield from _contradictions_of_diffusion(spec)
     yield from _contradictions_of_ends(spec)
     yield from _contradictions_of_length(spec)
+
+
+def _contradictions_of_blocks(spec: TransformerSpec) -> Iterator[str]:
+    """What a block that several layers share does not go with."""
+    uses = sum(kind.block != "none" for kind in spec.kinds(spec.layers))
+    if spec.shared_block is None:
+        if uses:
+            yield "shared_block: ssm.pattern has layers of kind shared; give it, such as {blocks: 1}"
+        return
+    if not uses:
+        yield "shared_block: no layer uses it; name layers shared in ssm.pattern, or leave it out"
+    elif spec.shared_block.blocks > uses:
+        yield f"shared_block.blocks: {uses} layers do not use {spec.shared_block.blocks} blocks; lower it"
+    given = [key for key in ("qk_norm", "window", "value_dim", "query_rank") if getattr(spec, key) is not None]
+    given += [key for key in (*FORMS, "latent", "sparse", "variants", "biases", "encoder", "experts", "mtp_layers") if getattr(spec, key)]
+    given += ["norms"] if spec.norms != 2 else []
+    if given:
+        yield f"{given[0]}: a shared block is modelled without it; leave it out"
 
 
 def _contradictions_of_adapters(spec: TransformerSpec) -> Iterator[str]:

@@ -129,6 +129,8 @@ DTYPES = tuple(
     for name in ("torch_dtype", "dtype")
     for theirs, ours in (("bfloat16", "bf16"), ("float16", "fp16"))
 )
+# Endings of rerankers and reward models, which any family without a head may have: one product of few columns, which is left out.
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
 # The ending of an architecture's name -> the head that it puts on the model.
 HEADS: Mapping[str, Values] = {
     "ForCausalLM": {"head": "language"},
@@ -138,6 +140,7 @@ HEADS: Mapping[str, Values] = {
     "ForMaskedLM": {"head": "masked"},
     "ForPreTraining": {"head": "masked", "pooler": True},
     "ForImageClassification": {"head": "classifier"},
+    **{name: {"head": "none"} for name in CLASSIFIERS},
     "Model": {"head": "none"},
 }
 # What files call layers that see a window and layers that see all tokens; in `no_rope_layers` 1 is a layer with rotary positions.
@@ -151,15 +154,18 @@ OF_BLOCKS = {"n_heads_in_group", "num_key_value_heads", "no_op", "ffn_mult", "in
 # The field in which newer versions of transformers write what single layers have of their own, and our keys that it may hold.
 BY_NUMBER = "per_layer_config"
 OF_LAYERS = ("heads", "kv_heads", "head_dim", "value_dim", "ffn")
+# The field with the numbers of layers that have an MLP in the place of experts (Qwen2-MoE and its kin).
+PLAIN_LAYERS = "mlp_only_layers"
 # Whether layers have experts, as lists say it.
 ROUTED_LAYERS: Mapping[Any, bool] = {1: True, 0: False, "sparse": True, "dense": False}
 # What hybrid models call layers, each with what mixes their tokens; layers of one part may have an MLP or experts alone.
 MIXERS: Mapping[Any, str] = {
     "M": "ssm", "*": "attention", "-": "mlp", "E": "experts", "mamba": "ssm", "linear_attention": "ssm", "attention": "attention",
-    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm", 0: "ssm", 1: "attention",
+    "full_attention": "attention", "recurrent": "ssm", "mlp": "mlp", "moe": "experts", "conv": "ssm",
+    "hybrid": "shared", 0: "ssm", 1: "attention",
 }  # fmt: skip
 # Fields with the numbers of the layers of a hybrid that attend, and the number of the first layer.
-PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "linear_attn_config.full_attn_layers": 1}
+PLACES: Mapping[str, int] = {"attn_layer_indices": 0, "full_attn_idxs": 0, "hybrid_layer_ids": 0, "linear_attn_config.full_attn_layers": 1}
 # What lists call kinds of layers of sparse attention: those of one indexer, and ratios of compressed entries.
 MARKS: Mapping[Any, Any] = {
     1: "full", 0: "dense", "full_attention": "dense", "minimax_m3_sparse": "full", "deepseek_sparse_attention": "full",
@@ -225,6 +231,11 @@ def layers_by_number(fields: Values, layers: int) -> dict[int, Values] | None:
         return None
     numbered = {int(name): own for name, own in given.items()}
     return numbered if len(numbered) == len(given) and all(number < layers for number in numbered) else None
+
+
+def numbers_of_layers(value: Any, layers: int) -> bool:
+    """Whether a field lists numbers of layers, from 0."""
+    return isinstance(value, list) and all(type(one) is int and 0 <= one < layers for one in value)
 
 
 def with_experts(value: Any, layers: int) -> list[bool] | None:

@@ -133,7 +133,8 @@ def _stack(spec: TransformerSpec, name: str, places: range, tokens: int, *, caus
         own = spec.varied(kind.variants)
         beside = (_feed_forward(own, kind.beside == "experts"),) if kind.beside else ()
         further = (_per_layer(spec),) if spec.per_layer else ()
-        found = (*_mixers(own, kind, causal=causal), *cross, *beside, *further)
+        mixing = tuple(_mixers(own, kind, causal=causal))
+        found = (*_shared(own, kind), mixing[0]) if kind.block != "none" else (*mixing, *cross, *beside, *further)
         if spec.diffusion:
             found = tuple(spec.diffusion.adapted(kind.chosen, part) for part in found)
         if spec.residual_block:  # of the blocks before it a layer has half in the mean, and its own; a query and a norm choose among them
@@ -178,6 +179,18 @@ def _mixers(spec: TransformerSpec, kind: LayerKind, *, causal: bool) -> Iterator
         mixing = _attention(spec, causal=causal and not spec.cross, cross=spec.cross, chosen=kind.chosen)
         part = _seeing(spec, mixing) if spec.cross else _windowed(spec, mixing, kind.local)
         yield replace(part, vectors=part.vectors - _norm(spec) * spec.hidden) if len(kind.mixers) > 1 else part
+
+
+def _shared(spec: TransformerSpec, kind: LayerKind) -> tuple[Part, ...]:
+    """A layer's use of a block that others share."""
+    from crossflow.workload.shared_block import shared_block
+
+    assert spec.shared_block is not None
+    return shared_block(
+        width=spec.hidden, heads=spec.heads, kv_heads=spec.kv_heads, head=spec.head_dim or 2 * spec.hidden // spec.heads, inner=spec.ffn,
+        gated=spec.gated, rotary=spec.positions == "rotary", norm_vectors=_norm(spec), mlp_rank=spec.shared_block.mlp_rank or 0,
+        attention_rank=spec.shared_block.attention_rank or 0, holds=kind.block == "holds",
+    )  # fmt: skip
 
 
 def _attention(spec: TransformerSpec, *, causal: bool, cross: bool = False, chosen: str = "") -> Part:

@@ -19,12 +19,13 @@ from crossflow.base import contents, files
 from crossflow.base.errors import Problem, SpecError, with_article
 from crossflow.base.files import Document, Place
 from crossflow.base.limits import json_value
-from crossflow.workload.config_keys import settings, trimmed
+from crossflow.workload.config_keys import settings, trimmed, without_mixers
 from crossflow.workload.config_problems import endless, too_deep, wrong
 from crossflow.workload.conventions import (
     BY_NUMBER,
     LAYER_KINDS,
     PERIODS,
+    PLAIN_LAYERS,
     Family,
     Ingredient,
     Setting,
@@ -65,7 +66,11 @@ def _nearest(config: Values) -> list[str]:
         needed = [aliases for key, aliases in family.names.items() if aliases and key not in conventions().optional]
         return len(read & set(config)) - 2 * sum(not set(aliases) & set(config) for aliases in needed)
 
+    both = config.get("is_encoder_decoder") is True
     known = [name for name, family in families().items() if (family.head == LATENTS) == drawn]
+    known = [
+        name for name in known if not both or any(key.startswith("encoder.") for key in (*families()[name].names, *families()[name].fixed))
+    ]
     return sorted(known, key=lambda name: -likeness(families()[name]))
 
 
@@ -80,6 +85,7 @@ def families_of_files() -> dict[str, tuple[str, str]]:
 WIDE = ("float32", "float64")  # in which files keep weights that nobody computes in
 UNKNOWN = "not used: not known to crossflow"
 LATENTS = "latents"  # head of diffusion transformers
+LISTED = 8  # unknown fields that are named of a file of an unknown family
 NEAR = 3  # nearest families that are named where one is not known
 DRAWN = (
     "{name} is a diffusion transformer: a step is one denoising step. A picture takes as many as its sampler has (20 to 50), each with two"
@@ -135,7 +141,7 @@ def huggingface_document(
     found |= {setting.key: setting for setting in stand_ins}
     found = found if service else {key: setting for key, setting in found.items() if key != "ssm.state_dtype"}
     problems = [problem(name, told) for name, told in dict.fromkeys(wrong(fields, family, kind, found, given))]
-    kept = Stored() if problems else _kept(fields, _document(file, found, lines))
+    kept = Stored() if problems else _kept(fields, _document(file, found := without_mixers(found), lines))
     if service:
         found |= {setting.key: setting for setting in _of_weights(kept)}
     uses = list(_uses(config, at, family, found, kept))
@@ -148,7 +154,7 @@ def huggingface_document(
     left = [*(kept.told if service else ()), *_left_out(uses, fields), *([family.omits] if family.omits else ())]
     odd = [*strange, *_unread(fields, kept, service=service)]
     told = _notes(fields, Path(file).name, odd, [] if known else pieces, list(towers(config, at)), left)
-    if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told)):
+    if notes := " ".join((*_of_pictures(family, Path(file).name, stand_ins), *told, *_tied_twice(config, at))):
         found["notes"] = Setting(key="notes", value=notes)
     return _document(file, found, lines), uses
 
@@ -257,6 +263,15 @@ def _notes(
         yield f"{name} stores weights in {stored}; they are computed with in bf16, as frameworks do (workload.dtype changes it)."
 
 
+def _tied_twice(config: Values, at: Sequence[str]) -> Iterator[str]:
+    """A sentence on a file that says two things about its head: older readers take that of the language model, newer ones the outer one."""
+    key = "tie_word_embeddings"
+    inner, outer = (_within(config, (*place, key)) for place in (at, ()))
+    if at and isinstance(inner, bool) and isinstance(outer, bool) and inner != outer:
+        both = f"{key} is {json.dumps(outer)} outside {'.'.join(at)} and {json.dumps(inner)} within"
+        yield f"{both}; the latter counts (workload.tied_embeddings changes it)."
+
+
 def _unread(fields: Values, kept: Stored, *, service: bool) -> list[str]:
     """What to give in the place of types of weights that a service cannot read from a file."""
     unread = service and isinstance(fields.get("quantization_config"), Mapping) and kept.weight is None
@@ -310,8 +325,21 @@ def _unknown(config: Values) -> str:
         )
     names = ("architectures", *(name for key, aliases in conventions().bases["any"]["names"].items() if key != "title" for name in aliases))
     read = ", ".join(f"{name} = {json.dumps(config[name])}" for name in names if config.get(name) is not None)
+    odd = [key for key, value in config.items() if not (_idle(value) or conventions().costs_nothing(key) or key in _known_names())]
+    beyond = f"; not known: {', '.join(odd[:LISTED])}{' and others' if len(odd) > LISTED else ''}" if odd else ""
+    cure = "; if its layers are those of one, give its model_type and leave out architectures"
     what = "the key 'model_type' is missing" if kind is None else f"unknown model_type {json.dumps(kind)}"
-    return f"{what}; read: {read}; {near}" if read else f"{what}; read: no dimensions; `crossflow list families` names those that are known"
+    return (
+        f"{what}; read: {read}{beyond}; {near}{cure}"
+        if read
+        else f"{what}; read: no dimensions; `crossflow list families` names those that are known"
+    )
+
+
+def _known_names() -> frozenset[str]:
+    """Fields that any family reads or that are known to count for nothing, as the names of families and of what is not counted."""
+    read = (name for family in families().values() for aliases in family.names.values() for name in aliases)
+    return frozenset((*read, *conventions().not_counted, "model_type", "architectures", "auto_map"))
 
 
 def _kept(fields: Values, document: Document) -> Stored:
@@ -396,7 +424,7 @@ def _fate(name: str, value: Any, family: Family, became: Mapping[str, list[str]]
         return "checked: as it is modelled"
     windows = (*LAYER_KINDS, *PERIODS) if family.window else ()
     own = [*(names for given in family.variants.values() for names in given.values()), *family.patterns.values(), family.padded.values()]
-    if name in (family.blocks, BY_NUMBER, *family.routed) or any(name in group for group in own):
+    if name in (family.blocks, BY_NUMBER, PLAIN_LAYERS, *family.routed) or any(name in group for group in own):
         return "not used: other fields decide"
     if any(name in group for group in (windows, family.mixers, *family.names.values(), *(rule.when for rule in family.rules))):
         return "not used: other fields decide"

@@ -369,11 +369,11 @@ class StateSpaceSpec(FileModel):
         " Griffin, arXiv:2402.19427), or"
         " rwkv5, rwkv6, rwkv7 (arXiv:2404.05892, arXiv:2503.14456), whose layers mix channels in the place of an MLP",
     )
-    pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts"], ...], BeforeValidator(listed)] = Field(
+    pattern: Annotated[tuple[Literal["ssm", "attention", "both", "mlp", "experts", "shared"], ...], BeforeValidator(listed)] = Field(
         ("ssm",),
         min_length=1,
         description="kinds of successive layers, repeated to the last: ssm and attention mix tokens, both do so side by side (Falcon-H1);"
-        " mlp and experts are layers of their own, where `mlp` is false",
+        " mlp and experts are layers of their own, where `mlp` is false; shared is a `shared_block` before a state space, there too",
     )
     mlp: Flag = Field(True, description="whether each layer that mixes tokens ends with an MLP or experts; if not, a layer has one part")
     heads: Dimension = Field(description="heads; of the delta rule those of values, of mamba1 its channels")
@@ -426,11 +426,12 @@ class StateSpaceSpec(FileModel):
         if self.gate_rank and self.kind not in ("kda", "rwkv7"):
             yield "gate_rank: only kda and rwkv7 have it; leave it out"
         yield from self._contradictions_of_shifts()
-        if not any(kind in ("ssm", "both") for kind in self.pattern):
+        if not any(kind in ("ssm", "both", "shared") for kind in self.pattern):
             yield "pattern: no layer has a state space; give some as ssm or both"
-        alone = [kind for kind in self.pattern if kind in ("mlp", "experts")]
+        alone = [kind for kind in self.pattern if kind in ("mlp", "experts", "shared")]
         if alone and self.mlp:
-            yield f"pattern: a layer of kind {alone[0]} has no mixer, which needs mlp: false"
+            lacks = "the MLP of its block" if alone[0] == "shared" else "no mixer"
+            yield f"pattern: a layer of kind {alone[0]} has {lacks}, which needs mlp: false"
 
     def _contradictions_of_kind(self) -> Iterator[str]:
         """What lightning attention and gated convolutions do not have, and all others do."""
@@ -467,6 +468,16 @@ class StateSpaceSpec(FileModel):
             gate_rank=self.gate_rank or 0, mix_rank=self.mix_rank or 0, rate_rank=self.rate_rank or 0, value_rank=self.value_rank or 0,
             stored=self.state_dtype or "",
         )  # fmt: skip
+
+
+class SharedBlockSpec(FileModel):
+    """A block of attention and MLP that several layers of a hybrid share (Zamba, arXiv:2405.16712; Zamba2, arXiv:2411.15242)."""
+
+    blocks: Dimension = Field(
+        1, description="blocks with weights of their own, which successive layers of `ssm.pattern` shared take in turn"
+    )
+    mlp_rank: Dimension | None = Field(None, description="rank of the adapter that each use has beside the MLP's first product")
+    attention_rank: Dimension | None = Field(None, description="the same beside queries, keys and values each")
 
 
 class PerLayerSpec(FileModel):
@@ -613,6 +624,9 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
     latent: LatentSpec | None = Field(None, description="latent attention in the place of `kv_heads` and `head_dim`")
     experts: ExpertsSpec | None = Field(None, description="experts in the place of MLPs")
     ssm: StateSpaceSpec | None = Field(None, description="state-space layers in the place of all or some layers of attention")
+    shared_block: SharedBlockSpec | None = Field(
+        None, description="block of attention and MLP that layers share, which `ssm.pattern` calls shared (Zamba)"
+    )
     encoder: EncoderSpec | None = Field(None, description="encoder before the layers, which then attend to it")
     mtp_layers: Annotated[DimensionOrZero, Field(le=LAYERS)] = Field(
         0, description="multi-token prediction layers (DeepSeek-V3), each of one further token; only training runs them"
@@ -763,7 +777,8 @@ class TransformerSpec(SourcedSpec, WorkloadSpec):
 
     def kinds(self, layers: int) -> tuple[LayerKind, ...]:
         """What each of so many layers is made of."""
-        return _kinds(layers, *self._patterns)
+        kinds = _kinds(layers, *self._patterns)
+        return _shared_out(kinds, self.shared_block.blocks) if self.shared_block else kinds
 
     def has(self, part: LayerType) -> bool:
         """Whether any layer has a part of a type."""
@@ -814,13 +829,19 @@ class LayerKind(NamedTuple):
     local: bool
     chosen: str  # what sparse attention chooses: the kind of its layer, or the ratio of its entries; or how a text comes beside a picture
     variants: tuple[int, ...] = ()
+    block: Literal["none", "holds", "uses"] = "none"  # whether it has a shared block, and the weights of it
 
 
 # Kinds of layers by their mixers, whether each has an MLP or experts beside, dense layers and `every` of experts, kinds of windows, and of
 # sparse attention, variants.
 Patterns = tuple[tuple[str, ...], bool, tuple[int, int] | None, tuple[str, ...], tuple[str, ...], tuple[VariantCuts, ...]]
-_MIXERS: Mapping[str, tuple[LayerType, ...]] = {"ssm": ("ssm",), "attention": ("attention",), "both": ("ssm", "attention")}
-_ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts"}
+_MIXERS: Mapping[str, tuple[LayerType, ...]] = {
+    "ssm": ("ssm",),
+    "attention": ("attention",),
+    "both": ("ssm", "attention"),
+    "shared": ("attention", "ssm"),
+}
+_ALONE: Mapping[str, LayerType] = {"mlp": "mlp", "experts": "experts", "shared": "mlp"}
 
 
 @functools.lru_cache(maxsize=256)
@@ -840,10 +861,17 @@ def _kinds(
         return LayerKind(
             mixers=mixers, beside=None if not feeding else beside if fed else _ALONE.get(own),
             local=window == "local" and "attention" in mixers, chosen=chosen[i % len(chosen)] if "attention" in mixers else "",
-            variants=tuple(here),
+            variants=tuple(here), block="uses" if own == "shared" else "none",
         )  # fmt: skip
 
     return tuple(map(kind, range(layers)))
+
+
+@functools.lru_cache(maxsize=256)
+def _shared_out(kinds: tuple[LayerKind, ...], blocks: int) -> tuple[LayerKind, ...]:
+    """Layers of which the first uses of so many shared blocks have their weights; later ones take these in turn."""
+    holders = [i for i, kind in enumerate(kinds) if kind.block == "uses"][:blocks]
+    return tuple(kind._replace(block="holds") if i in holders else kind for i, kind in enumerate(kinds))
 
 
 @functools.lru_cache(maxsize=256)

@@ -152,6 +152,14 @@ def _parts(config: Mapping[str, Any], at: Sequence[str]) -> Iterator[tuple[str, 
         for field, name in FIELDS.items():
             if isinstance(level.get(field), Mapping):
                 yield name, level[field], level
+        for field, part in level.items():
+            if at and field not in (*FIELDS, *at) and isinstance(part, Mapping) and _is_model(part):
+                yield field.removesuffix("_config").replace("_", " "), part, level
+
+
+def _is_model(part: Mapping[str, Any]) -> bool:
+    """Whether a part of a file describes layers of its own, whatever they are called."""
+    return bool(part.get("model_type") or _size(part, "width") or _size(part, "layers"))
 
 
 def _size(config: Mapping[str, Any], key: str) -> int:

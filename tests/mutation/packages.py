@@ -41,8 +41,8 @@ TESTS = {
     "wide_experts expert_pools sharding_anchors tiers tier_anchors program rising_rates faster_links draft_anchors engine_anchors "
     "arriving events_list",
     "hardware/technology": "technology silicon shaping structured generator voltage voltage_anchors datatypes",
-    "workload": "workload models huggingface families adapters diffusion statespace rwkv released dimensions dlrm memory variants "
-    "transformer_step switches pass_anchors images",
+    "workload": "workload models huggingface families shared_block adapters diffusion statespace rwkv released dimensions dlrm memory "
+    "variants transformer_step switches pass_anchors images",
     "workload/cluster": "cluster_reading cluster",
     "answers": "bands prediction uses scenario settings columns context datatypes dimensions comparing outputs names switches workers "
     "roofline job_trust places misleading limits python_guesses score_anchors",

@@ -107,6 +107,8 @@ def _no_stages(plan: Plan, model: Transformer, *, balanced: bool) -> str | None:
     """Why layers cannot be laid out as stages."""
     chunks, depth = plan.pp * plan.virtual_stages, model.depth
     cut = f"pp x virtual_stages = {plan.pp} x {plan.virtual_stages}"
+    if plan.pp > 1 and any(matrix.shared for layer in model.main for part in layer.parts for matrix in part.matrices):
+        return f"pp = {plan.pp}, but layers share the weights of a block, of which each stage would need a copy; leave out pp"
     if plan.virtual_stages > 1 and plan.pp == 1:
         return "virtual_stages > 1 needs a pipeline, but pp = 1"
     if plan.stage_layers:
