@@ -37,7 +37,7 @@ def test_ranks_of_a_plan_lie_tensor_first_then_context_and_data_then_stages():
     assert spread.copies.size[0] == 1
 
 
-@pytest.mark.parametrize("pp, virtual", [(4, 2), (2, 4), (8, 1), (4, 1), (2, 2), (1, 4)])
+@pytest.mark.parametrize(("pp", "virtual"), [(4, 2), (2, 4), (8, 1), (4, 1), (2, 2), (1, 4)])
 def test_layers_of_stages_stay_where_as_many_parts_hold_them(pp, virtual):
     """Eight parts, of 2 stages with 4 chunks, of 4 with 2 or of 8: as many lists of layers as before."""
     layers = (1, 2, 3, 4, 4, 3, 2, 1)
