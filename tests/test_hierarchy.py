@@ -147,3 +147,12 @@ PROBLEMS = [
 @pytest.mark.parametrize(("name", "given", "batch", "sentence"), PROBLEMS)
 def test_what_does_not_fit_is_told_in_a_sentence(name, given, batch, sentence):
     assert hierarchy_problem(hierarchy_of(given), model(name), batch, 8, 16) == sentence
+
+
+@pytest.mark.parametrize(("node", "nodes"), [(1, 8), (8, 1), (1, 1)])
+def test_two_roles_are_one_where_a_level_has_one_device(node, nodes):
+    """With tables given to ranks, unlike roles at two levels are refused only where both levels divide."""
+    written = hierarchy_of({"dense": ["fsdp", "ddp"], "embedding": ["mp"]})
+    assert hierarchy_problem(written, model(), 65536, node, nodes, sharded=True) is None
+    told = hierarchy_problem(written, model(), 65536, 8, 2, sharded=True)
+    assert told == "with sharding a layer type has one role at both levels, such as dense ddp, got dense (fsdp, ddp)"

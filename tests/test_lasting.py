@@ -563,3 +563,13 @@ def test_a_run_that_only_stops_as_planned_by_hand():
     stops = [(span.begin, span.end) for span in found.spans if span.kind == "maintenance"]
     assert np.ravel(stops).tolist() == pytest.approx([10_000, 11_250, 11_250, 11_550, 21_550, 22_800, 22_800, 23_100])
     assert set(found.interruptions.values()) == {0}
+
+
+def test_racks_far_beyond_the_mean_still_count():
+    """25 racks of ten nodes away in the mean, one deviation of spares: Poisson's tail, where the variance of nodes has their square."""
+    from scipy.stats import poisson
+
+    outage = Outage(load=points(25.0), repair=points(1.0), nodes=points(10.0))
+    racks = np.arange(150)
+    by_hand = float((poisson.pmf(racks, 25.0) * np.maximum(np.ceil((10 * racks - 300) / 50), 0)).sum())
+    assert missing_replicas(points(300.0), [outage], points(50.0))[0] == pytest.approx(by_hand, rel=1e-9)

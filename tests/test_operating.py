@@ -9,10 +9,18 @@ import pytest
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.scenario import from_dict
 from crossflow.base.files import Document
-from crossflow.base.units import parse, show
-from crossflow.hardware.architecture.run_cost import HOUR, KILOWATT_HOUR, facility_power, operation_of, run_cost
+from crossflow.base.units import parse, points, show
+from crossflow.hardware.architecture.run_cost import (
+    HOUR,
+    KILOWATT_HOUR,
+    facility_power,
+    node_energy,
+    node_power,
+    operation_of,
+    run_cost,
+)
 from crossflow.hardware.architecture.system import architecture, reference_peak, resolve
-from crossflow.hardware.architecture.template import OperationSpec
+from crossflow.hardware.architecture.template import NodeLoad, OperationSpec
 
 TABLE = Path(__file__).parent / "data" / "madmax_cloud_prices.csv"
 SHEET = {row["system"]: row for row in csv.DictReader(line for line in TABLE.read_text(encoding="utf-8").splitlines() if line[0] != "#")}
@@ -236,3 +244,15 @@ def test_a_rent_that_varies_between_points_is_theirs(workload):
     scenario = from_dict({"system": "dgx-h100", "workload": workload, "strategy": "d8" if "m" in workload else "tp8"})
     column = evaluate(scenario, {"system.operation.price": ["2 USD/hour", "4 USD/hour"]}).columns()["usd_per_million_samples"]
     assert 0 < 2 * column[0] == pytest.approx(column[1])
+
+
+def test_the_load_of_a_node_and_the_overhead_of_its_house_count_once_by_hand():
+    """Ten seconds of a node of four devices: (1000 W x 10 s + 1.2 x 8000 J) / 0.8 at the wall, 1.5 times that from the grid."""
+    load = NodeLoad(base=points(1000.0), fans=points(0.2), supply=points(0.8))
+    assert node_energy(load, points(8000.0), points(10.0)) == pytest.approx(24_500.0, rel=1e-12)
+    assert node_power(load, points(200.0), 4) == pytest.approx(2_450.0, rel=1e-12)
+    cost = run_cost(
+        amount=5.0, per_step=1.0, step_time=2.0, devices=4, step_energy=1600.0, devices_per_node=4, load=load,
+        operation=OperationSpec(pue=points(1.5)),
+    )  # fmt: skip
+    assert cost.facility_energy == pytest.approx(36_750.0, rel=1e-12)

@@ -1,5 +1,7 @@
 """Schedules as data: every pass once, published bubbles and memory, files and what is wrong with them."""
 
+import re
+
 import numpy as np
 import pytest
 from lags import pipeline_ends, travelling
@@ -410,3 +412,11 @@ def test_a_changed_file_is_read_again(written):
     before = read_order(path)
     path.write_text(OWN.replace("F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 F3 B0 B1 B2 B3"))
     assert read_order(path).slots[0].tolist() != before.slots[0].tolist()
+
+
+@pytest.mark.parametrize("word", ["F20", "F0.20", "F20.1"])
+def test_a_number_beyond_all_slots_is_named_as_it_is_written(written, word):
+    """Of two such slots of a stage the first is named, with its chunk where it has one."""
+    text = OWN.replace("F0 F1 B0 F2 B1 F3 B2 B3", f"F0 F1 B0 F2 B1 {word} B30 B3")
+    with pytest.raises(SpecError, match=re.escape(f"order[0]: {word}: microbatches and chunks are numbered from 0 without gaps")):
+        read_order(written(text))

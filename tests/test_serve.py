@@ -339,6 +339,9 @@ def test_tokens_are_conserved_and_energy_is_the_power_over_time():
     assert (series["requests"] * width).sum() == pytest.approx(np.nansum(found.times["e2e"]), rel=1e-6)
     idle = float(found.scenario.architecture.static_power[0])
     assert idle * found.span < found.energy < 1000.0 * found.span  # of one device
+    table, most = found.run.engines[0][0].table, float(found.scenario.architecture.maximum_power[0])
+    drawn = table.writing_energy / table.writing  # of every step, between rest and what the device may draw
+    assert idle < drawn.min() < drawn.max() <= most
 
 
 @pytest.mark.thorough
@@ -742,3 +745,15 @@ def test_workers_for_prompts_launch_their_kernels_one_by_one():
     assert first_tokens(pieces=True)[1] < 0.8 * first_tokens(pieces=False)[1]
     closed, replayed = first_tokens(pieces=True, **workers)
     assert closed == pytest.approx(replayed, rel=0.1)
+
+
+def test_half_of_the_interval_of_an_alternating_series_by_hand():
+    """Of +1, -1, ... no mean is surer than of independent values: s / sqrt(n - 2), and t of n / 4 = 20 degrees of freedom, 2.086."""
+    assert half_of_mean(np.tile([1.0, -1.0], 40)) == pytest.approx(2.0859634 / np.sqrt(78), rel=1e-7)
+
+
+def test_the_interval_of_a_percentile_holds_the_wider_side():
+    """Of an exponential law a share h beyond the 90th percentile ends ln(0.1 / (0.1 - h)) above it, farther than as much below."""
+    values = np.random.default_rng(1).permutation(-np.log1p(-(np.arange(400) + 0.5) / 400))
+    beyond = half_of_mean((values > np.quantile(values, 0.9)).astype(float))
+    assert confidence(values)["p90"] == pytest.approx(np.log(0.1 / (0.1 - beyond)), rel=0.05)

@@ -442,3 +442,22 @@ def test_activations_of_experts_and_of_the_one_that_all_tokens_pass(gated, limit
     assert [inner.tolist() for inner in _activation(job_of(), part, *given)] == [[each * 8 * 10 / 2], [each * 3 * 6 / 2]]
     part.routing = None
     assert _activation(job_of(), part, *given)[0] == each * 3 * 10 / 2
+
+
+def test_weights_that_are_updated_after_every_microbatch_take_the_optimizer_as_often():
+    """PipeDream moves what 1F1B moves, and an update for each microbatch but the last: 15 for 16 where it is 7 for 8."""
+    often, once = (
+        [transformer_step(job_of(), layout_of(Plan(pp=2, schedule=name), batch=batch), machine_of()) for batch in (8, 16)]
+        for name in ("pipedream", "1f1b")
+    )
+    for figure in ("traffic", "energy"):
+        eight, sixteen = (getattr(a, figure)[0] - getattr(b, figure)[0] for a, b in zip(often, once, strict=True))
+        assert eight > 0
+        assert sixteen / eight == pytest.approx(15 / 7, rel=1e-9)
+
+
+def test_a_forward_pass_that_is_done_again_sends_its_messages_again():
+    """A part of a layer sends once forward and once backward; recomputed, once more. What lies outside the layers is not done again."""
+    plain, again = (transformer_step(job_of(), layout_of(Plan(tp=2, recompute=name)), machine_of()).by_layer for name in ("none", "full"))
+    for part, times in (("attention", 1.5), ("mlp", 1.5), ("embedding", 1.0), ("head", 1.0)):
+        assert again[f"{part}.communication"][0] == near(times * plain[f"{part}.communication"][0])

@@ -37,6 +37,14 @@ def test_ranks_of_a_plan_lie_tensor_first_then_context_and_data_then_stages():
     assert spread.copies.size[0] == 1
 
 
+@pytest.mark.parametrize(("pp", "virtual"), [(4, 2), (2, 4), (8, 1), (4, 1), (2, 2), (1, 4)])
+def test_layers_of_stages_stay_where_as_many_parts_hold_them(pp, virtual):
+    """Eight parts, of 2 stages with 4 chunks, of 4 with 2 or of 8: as many lists of layers as before."""
+    layers = (1, 2, 3, 4, 4, 3, 2, 1)
+    changed = Plan(pp=4, virtual_stages=2, stage_layers=layers).but(pp=pp, virtual_stages=virtual)
+    assert changed.stage_layers == (layers if pp * virtual == 8 else ())
+
+
 @pytest.mark.parametrize(("plan", "crossing"), [(Plan(pp=8), [3]), (Plan(tp=2, pp=6), [1, 3]), (Plan(tp=3, pp=4), [0, 1, 2])])
 def test_messages_between_stages_that_leave_a_node_of_4(plan, crossing):
     """Stages of one device: only from device 3 to 4. Of two: from 2, 3 to 4, 5 and from 6, 7 to 8, 9. Of three: every one has a part."""

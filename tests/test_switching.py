@@ -14,6 +14,7 @@ from crossflow.base.units import points
 from crossflow.cost.collectives import best, in_network_all_reduce
 from crossflow.hardware.architecture.network import MOST_TIERS
 from crossflow.hardware.architecture.room import Room
+from crossflow.hardware.architecture.switching import of_their_number
 from crossflow.hardware.architecture.wires import dragonfly, folded_clos, optical_torus
 
 DATA = Path(__file__).parent / "data" / "fabrics_published.csv"
@@ -594,3 +595,25 @@ def test_ports_are_kept_by_named_switches_of_one_tier():
         scenario(8, switch=None, network={"onward": 2, "topology": "torus2d"})
     with pytest.raises(CrossflowError, match=r"network.intra.onward is of switches, and none is named"):
         scenario(8, switch=None, network={"onward": 2})
+
+
+@pytest.mark.parametrize(
+    ("node", "links", "counts"),
+    [
+        (72, {"inter_link": "NVLink6"}, True),  # one link that has a reach is enough, whatever the others have
+        (72, {"intra_link": "NVLink6"}, False),  # inside a rack it is as long with fewer devices
+        (144, {"intra_link": "NVLink6"}, True),
+        (72, {}, False),
+        (72, {"intra_link": "NVLink6", "intra_switch": "NVLink6-switch"}, True),
+    ],
+)
+def test_a_device_depends_on_how_many_there_are_by_any_link_between_racks_or_switch(node, links, counts):
+    technology = {"logic": "N3", "memory": "HBM4", **links}
+    read = crossflow.from_dict(
+        {
+            "system": {"template": "reference", "devices": 144, "devices_per_node": node, "technology": technology},
+            "workload": {"model": "llama3-8b", "task": "decode", "global_batch": 144},
+            "strategy": "tp8-dp18",
+        }
+    )
+    assert of_their_number(read.system, read.library, {}) is counts

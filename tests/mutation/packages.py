@@ -56,7 +56,7 @@ TESTS = {
     "answers/search": "searchers pareto space fronts pools portfolio structured search_study unlike redivision",
     "answers/service": "serving serve service_events requests_scenario fleet_scenarios",
     "answers/steps": "events_list timeline dlrm_program sharding unlike expert_pools congestion serving evaluate dimensions program "
-    "replayed_points one_way images",
+    "replayed_points one_way images answers_anchors",
     "answers/study": "study tables records resume planned_points redivision search_study contents fences fronts hinges locks plots "
     "portfolio parquet sweep_command versions names settings columns plots/plot_kinds plots/plot_files",
     "evidence/calibration": "evidence_anchors calibration calibration_learned nccl_logs",
