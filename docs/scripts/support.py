@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from crossflow.answers.bands import EXPERTS, HIGHEST, LARGEST, LOADS, NO_STACK, SCALES, Likeness, trust_of
-from crossflow.answers.evaluation.likeness import PROMPTS, TOKENS, seen
+from crossflow.answers.evaluation.likeness import PROMPTS, TOKENS, generation_apart, seen
 from crossflow.base import files
 from crossflow.base.files import Document
 from crossflow.hardware.architecture.system import resolve
@@ -59,7 +59,8 @@ def level(device: str, kind: str, stack: str = "", shared: bool = False) -> str:
         Likeness(kind=kind, device=device, stack=stack, type=type_, experts=experts, load=load, scale=scale, seen=_known(device, kind))
         for type_, experts, load, scale in itertools.product(TYPES, EXPERTS if shared else ("",), loads, scales)
     )
-    return min((trust_of(run).level for run in runs), key=_place)
+    apart = generation_apart(_system(device), kind)
+    return min((trust_of(run, apart).level for run in runs), key=_place)
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def _place(word: str) -> int:
 INTRO = """This page shows how far predictions can be trusted, for each device, kind of run and engine:
 
 - **measured**: similar runs were measured on this device, and predictions were compared with them;
-- **interpolated**: the prediction lies between measured runs, on this device or on others of its generation;
+- **interpolated**: the prediction lies between measured runs, on this device or on others of its generation; or its kernels were measured on this device;
 - **extrapolated**: it lies beyond them, so the error of the nearest runs may not apply;
 - **none**: nothing of this kind was ever compared with a measurement.
 

@@ -73,7 +73,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
 UNMEASURED: Mapping[str, str] = {
     "ssm": "state-space layers", "sparse": "sparse attention", "compressed": "compressed attention", "encoder": "an encoder",
     "image": "images", "variants": "layers of different dimensions", "residual_block": "attention residuals",
-    "residual_streams": "hyper-connections", "per_layer": "embeddings of each layer",
+    "residual_streams": "hyper-connections", "per_layer": "embeddings of each layer", "shared_block": "a block that layers share",
     "weight_sparsity": "2:4 sparsity of weights", **{key: form.unmeasured for key, form in FORMS.items() if form.unmeasured},
 }  # fmt: skip
 FROZEN = "no fine-tuning of only some layers was measured in this way"
@@ -275,7 +275,8 @@ def problem(scenario: Scenario, node: int, far: str, *, changed: bool = False) -
     """
     shared = OF_SHARED if scenario.system.network.inter.congestion is not None else ""
     own = not changed and bool(device_of(scenario.document.data["system"], scenario.base))
-    of_device = (_maker(scenario), _generation(scenario), _latents(scenario)) if own else ()
+    generation = generation_apart(scenario.system, kind_of(scenario.workload))
+    of_device = (_maker(scenario), generation, _latents(scenario)) if own else ()
     of_software = (_otherwise(scenario, changed=changed), _foreign(scenario))
     return "; ".join(filter(None, (*of_software, _domain(scenario, node), far, shared, *of_device)))
 
@@ -302,9 +303,8 @@ def _maker(scenario: Scenario) -> str:
     return f"nothing was fitted to such runs on devices of {maker}, and what is known of errors is of chips of other makers"
 
 
-def _generation(scenario: Scenario) -> str:
-    """What is to say of a device whose parameters are those of a generation of which no such run was compared."""
-    system, kind = scenario.system, kind_of(scenario.workload)
+def generation_apart(system: SystemSpec, kind: str) -> str:
+    """What is to say of a device whose parameters are those of a generation of which no run of a kind was compared; else nothing."""
     if not isinstance(system, DatasheetSystem) or seen(system, kind) != "family":
         return ""
     own, known = (system.family, system.generation), compared(kind)
