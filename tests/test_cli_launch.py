@@ -12,6 +12,7 @@ import pytest
 import crossflow
 from crossflow.__main__ import main
 from crossflow.base.errors import CrossflowError
+from crossflow.edges.cli import export
 from crossflow.edges.cli.parser import FRAMEWORKS
 from crossflow.edges.launch.launch import KINDS, read
 
@@ -284,6 +285,15 @@ def test_what_a_law_of_requests_takes_is_told_in_its_own_section(tmp_path, monke
 def test_python_is_told_its_keywords():
     with pytest.raises(CrossflowError, match=r"^give nodes or devices, not both"):
         crossflow.predict(model="llama3-8b", on="h100-ib-cluster", nodes=2, num_gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "other"),
+    [("dp4-TP8", False), ("tp8-dp4-mb1", False), ("tp8-dp8", True), ("tp8-dp4-mb16", True), ("tp8", True), ("legal", True)],
+)
+def test_strategies_are_the_same_in_whatever_order_they_have_their_parts(asked, other):
+    written = types.SimpleNamespace(plan=types.SimpleNamespace(strategy="tp8-dp4"))
+    assert export._is_other(written, asked) == other
 
 
 def test_an_export_says_that_a_strategy_that_was_given_is_not_written(capsys):

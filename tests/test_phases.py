@@ -118,6 +118,10 @@ def test_the_page_and_its_json_show_each_phase(tmp_path, capsys):
         ({"phases": []}, "run", "give one of samples, tokens, steps and phases"),
         ({"phases": [{"name": "a"}]}, "run.phases[0]", "give one of samples, tokens and steps"),
         ({"phases": [{"name": "a", "steps": 1, "tokens": 1}]}, "run.phases[0]", "give one of samples, tokens and steps"),
+        (
+            {"phases": [{"name": "long-context", "steps": 1}]}, "run.phases[0].name",
+            "expected a letter, then letters, digits and _, such as long_context, got 'long-context'",
+        ),
         ({"phases": [PHASES[0], PHASES[0]]}, "run.phases", "two phases have the name pretraining"),
         (
             {"phases": [{"name": "a", "steps": 1, "settings": {"run.steps": 2}}]}, "run.phases[0].settings",

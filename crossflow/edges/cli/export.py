@@ -121,8 +121,9 @@ def deliver(found: ExportedPlan, arguments: argparse.Namespace, launch: Launch |
 
 
 def _is_other(found: ExportedPlan, asked: str) -> bool:
-    """Whether the strategy that a command names is another than the one that is written."""
-    return asked.lower().replace("-mb1", "") != found.plan.strategy.lower().replace("-mb1", "")
+    """Whether the strategy that a command names is another than the one that is written, in whatever order it has its parts."""
+    one, other = (sorted({*text.lower().split("-")} - {"mb1"}) for text in (asked, found.plan.strategy))
+    return one != other
 
 
 def left_out(launch: Launch | None, kind: str, text: str) -> list[str]:
