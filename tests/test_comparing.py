@@ -101,6 +101,16 @@ def test_racks_of_72_are_used_by_64_where_that_many_are_asked_for():
     assert whole[0].prediction.scenario.system.devices_per_node == 72
 
 
+def test_a_budget_rents_64_of_each_rack_of_72_where_that_is_faster():
+    """For 130 USD an hour one whole rack or 128 devices of two are rented; the power of two holds a power-of-two batch."""
+    asked = {"prices": "gb200-nvl72=1,dgx-h100=1", "batch": 128, "workload__sequence": 1024}
+    found = crossflow.compare("llama3-8b", "gb200-nvl72,dgx-h100", budget="130 USD/hour", **asked)
+    (row,) = (row for row in found if row.system == "gb200-nvl72")
+    assert (row.devices, row.prediction.scenario.system.devices_per_node) == (128, 64)
+    (one,) = (row for row in crossflow.compare("llama3-8b", "gb200-nvl72,dgx-h100", budget=75, **asked) if row.system == "gb200-nvl72")
+    assert (one.devices, one.prediction.scenario.system.devices_per_node) == (64, 72)  # of one rack, 72 divide no batch of 128
+
+
 def test_what_cannot_run_stands_last_with_its_reason():
     found = crossflow.compare("llama3-8b", "v100-ib-cluster,dgx-h100", devices=8, batch=16, **QUICK)
     assert [row.feasible for row in found] == [True, False]

@@ -480,14 +480,15 @@ class _Asked:
         row = ComparedSystem(system=self.system, devices=None, prediction=None, reason=None, price=price * HOUR)
         if devices is None:
             assert budget is not None
-            counts = _affordable(int(budget / price * (1.0 + 1e-9)), node)
-            if not counts:
+            most = int(budget / price * (1.0 + 1e-9))
+            if most < 1:
                 return replace(row, reason=f"a device costs {price * HOUR:.4g} USD an hour, more than the budget"), (), None
+            counts = [_whole(most, node), *(2 ** int(math.log2(count)) for count in (_whole(most, node), most))]  # these divide better
         else:
-            counts = [devices if devices <= node else devices // node * node]
-        tried = [self._planned(row, count) for count in counts]
-        if devices is not None and (part := _even_part(devices, node)):
-            tried.append(self._planned(row, devices, part, node))
+            counts = [_whole(devices, node), devices]
+        counts = [*dict.fromkeys(counts)]
+        tried = [self._planned(row, count) for count in counts if count == _whole(count, node)]
+        tried += [self._planned(row, count, part, node) for count in counts if (part := _even_part(count, node))]
         return max(tried, key=lambda one: (one[0].feasible, _rate(one[0])))
 
     def _node(self, devices: int | None) -> tuple[int, float]:
@@ -521,10 +522,9 @@ class _Asked:
         return replace(row, devices=devices, prediction=found, reason=found.reason), (*assumed, *used), None
 
 
-def _affordable(most: int, node: int) -> list[int]:
-    """Numbers of devices to try: as many as can be rented, in whole nodes, and the power of two below, which divides better."""
-    whole = most if most <= node else most // node * node
-    return sorted({whole, 2 ** int(math.log2(whole))} if whole >= 1 else set(), reverse=True)
+def _whole(devices: int, node: int) -> int:
+    """The most devices that fill whole nodes, or all where one node holds them."""
+    return devices if devices <= node else devices // node * node
 
 
 def _even_part(devices: int, node: int) -> int | None:
