@@ -68,6 +68,13 @@ PUBLISHED = {
     "cogview4-6b": ({}, "6.369118272", 1024 + 4096),
     "skyreels-v2-t2v": (VIDEO, "2.191878208", 21 * 30 * 52),
     "longcat-image": (SMALL, "11.877803072", 512 + 4096),
+    "flux.2-dev": (SMALL, "32.223281152", 512 + 4096),
+    "ernie-image": (SMALL, "2.821119104", 512 + 4096),
+    "bria-3": (SMALL, "11.879375936", 128 + 4096),
+    "ovis-image": (SMALL, "7.370449728", 256 + 4096),
+    "hunyuanimage-2.1": ({"size": 2048, "height": 2048, "frames": 1}, "17.411235904", 1000 + 4096),
+    "ideogram-4": (SMALL, "9.279288448", 2048 + 4096),
+    "z-image": (SMALL, "6.154908736", 512 + 4096),
     "hunyuanvideo": ({"size": 1280, "height": 720, "frames": 129}, "12.82", 256 + 33 * 45 * 80),
 }  # fmt: skip
 
@@ -127,6 +134,50 @@ def test_streams_pass_as_many_tokens_through_products():
     assert rows["embedding", float(H), 64.0] == [1024 * micro]  # patches of 2 x 2 x 16
     assert rows["embedding", float(H), 2048.0] == [256 * micro]
     assert rows["head", 64.0, float(H)] == [1024 * micro]
+
+
+def test_numbers_that_all_layers_share_by_hand():
+    """One product for the picture, one for the text and one for layers of one stream, once a step; a layer has none (Flux.2)."""
+    asked = {"text": "streams", "single_layers": 2, **TEXT}
+    whole, own = model({**asked, "modulation": "common"}), model(asked)
+    made = [matrix for matrix in whole.embedding.matrices if matrix.name == "modulation"]
+    assert [(matrix.k, matrix.n) for matrix in made] == [(H, 6 * H), (H, 6 * H), (H, 3 * H)]
+    assert not any("modulation" in matrix.name for layer in whole.layers for part in layer.parts for matrix in part.matrices)
+    assert own.parameters - whole.parameters == (2 * 12 + 2 * 3 - 15) * (H * H + H)
+    assert all(
+        part.adaptive == other.adaptive
+        for mine, its in zip(whole.layers, own.layers, strict=True)
+        for part, other in zip(mine.parts, its.parts, strict=True)
+    )
+    joined = model({"text": "joined", "modulation": "common", "split_norms": False, **TEXT}).embedding.matrices
+    assert [matrix.n for matrix in joined if matrix.name == "modulation"] == [6 * H]
+    both = model({"text": "joined", "modulation": "common", **TEXT}).embedding.matrices
+    assert [matrix.n for matrix in both if matrix.name == "modulation"] == [6 * H, 6 * H]
+
+
+def test_layers_that_refine_the_picture_by_hand():
+    """The first two layers multiply the picture's tokens alone, the others those of the text too; norms have scales and gates (Z-Image)."""
+    whole = model({"text": "joined", "picture_layers": 2, "shifts": False, "split_norms": False, **TEXT})
+    first, last = whole.layers
+    assert (first.count, last.count) == (2, 2)
+    assert [part.parameters for part in first.parts] == [part.parameters for part in last.parts]
+    assert last.parts[0].parameters == 4 * H * H + 4 * H + 2 * (H * H + H)
+    few, many = (sum(whole.part_flops(part, 1280) for part in layer.parts) for layer in (first, last))
+    assert many - few == 2 * 256 * 12 * H * H
+    assert whole.head.matrices[0].n == H  # a scale alone
+
+
+def test_layers_that_refine_a_text_are_those_of_the_model():
+    """Products of its own attention and MLP over 256 tokens; gates of HunyuanVideo come of the time step and the mean of the text."""
+    given = {"text": "joined", "text_layers": 2, **TEXT}
+    plain, gated = (model({**given, "text_gates": gates}, gated=True, kv_heads=4) for gates in (False, True))
+    none = model({**given, "text_layers": 0}, gated=True, kv_heads=4)
+    weights = 2 * H * H + 2 * 256 * H + 3 * 4096 * H
+    biases = 3 * H + 2 * 256 + 2 * 4096
+    assert plain.parameters - none.parameters == 2 * (weights + biases)
+    assert gated.parameters - plain.parameters == 2 * (2 * H * H + 2 * H) + (256 + 2048 + 2 * H) * H + 4 * H
+    embedding = [whole.part_flops(whole.embedding, 1280) for whole in (none, plain)]
+    assert embedding[1] - embedding[0] == 2 * 256 * 2 * weights
 
 
 def test_single_streams_by_hand():
@@ -315,6 +366,11 @@ REFUSED = [
     ({"diffusion": {"text": "cross", "single_layers": 1, **TEXT}}, "single_layers: only text: streams has it; leave it out"),
     ({"diffusion": {"text": "streams", "single_layers": 4, **TEXT}}, "diffusion.single_layers: 4 of 4 layers leave none with streams; give fewer"),
     ({"diffusion": {"text": "streams", "modulation": "shared", **TEXT}}, "modulation: streams have products of their own in each layer"),
+    ({"diffusion": {"text": "cross", "picture_layers": 1, **TEXT}}, "picture_layers: only text: joined has it; leave it out"),
+    ({"diffusion": {"text": "cross", "split_norms": False, **TEXT}}, "split_norms: only text: joined has it; leave it out"),
+    ({"diffusion": {"text": "cross", "text_gates": False, **TEXT}}, "text_gates: no layers refine the text; give text_layers, or leave it out"),
+    ({"diffusion": {"text": "joined", "picture_layers": 4, **TEXT}}, "diffusion.picture_layers: 4 of 4 layers leave none that see the text; give fewer"),
+    ({"diffusion": {}, "norms": 3}, "norms: "),
     ({"diffusion": {}, "head": "none"}, "head: a diffusion transformer gives latents; give head: latents"),
     ({"diffusion": None}, "head: latents are given with `diffusion` only"),
     ({"diffusion": {}, "task": "prefill"}, "task: a diffusion transformer has no requests, got prefill; give task: forward, a denoising step of the batch"),

@@ -169,7 +169,14 @@ COUNTED = {
     "cogvideox-5b": 42 * (12 * 3072**2 + 9 * 3072 + 4 * 3072 + 2 * 64 + 12 * 513 * 3072) + 257 * 512 + 512 * 513 + 2 * 513 * 3072 + 4097 * 3072 + 65 * 3072 + 64 * 3073,
     # 20 layers of two streams, 40 of one, two that refine the text
     "hunyuanvideo": 20 * (36 * 3072**2 + 30 * 3072 + 4 * 128) + 40 * (15 * 3072**2 + 11 * 3072 + 2 * 128) + 2 * (14 * 3072**2 + 11 * 3072)
-    + 3 * (3072**2 + 3072) + (256 + 256 + 768 + 3) * 3072 + 4097 * 3072 + 65 * 3072 + 2 * 3072**2 + 2 * 3072 + 64 * 3073,
+    + 3 * (3072**2 + 3072) + (256 + 256 + 768 + 3) * 3072 + 4097 * 3072 + 65 * 3072 + 2 * 3072**2 + 2 * 3072 + 64 * 3073
+    + (257 + 4097) * 3072 + 2 * (3072**2 + 3072), # gates of the text, of the time step and its mean
+    # classes of diffusers, without norms of the text and of layers that refine it; Flux.2 and ERNIE-Image have fewer biases
+    "bria-3": 11_879_375_936, "ovis-image": 7_370_449_728 - 2048, "hunyuanimage-2.1": 17_411_235_904 - 8 * 3584,
+    "flux.2-dev": 32_223_281_152 + 23 * 6144 + 128, "ernie-image": 2_821_119_104 + 3072,
+    # a time step of 256 sines and cosines and products of 512 or 256 in the place of 4608 or 1024, and further vectors
+    "ideogram-4": 9_279_288_448 - (2 * 4608**2 + 2 * 4608 + 512 * 4609) + (257 + 513) * 512 - 53248 - 2 * 4608,
+    "z-image": 6_154_908_736 - (257 * 1024 + 1025 * 256) + 2 * 257 * 256 - 2560 - 2 * 3840 - 2 * (4 * 3840 + 2 * 128),
     # 8 of 40 layers attend to an image, with norms of a head's query and key and two gates; without 8 rows of special words
     "llama-3.2-11b-vision": 40 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096) + 8 * (2 * 128 + 2) + 2 * 128256 * 4096 + 4096,
     # gated recurrences of 2560 channels with products of 10 heads in 18 layers, attention in 8

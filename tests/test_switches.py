@@ -93,6 +93,8 @@ VIDEO = {
     "workload.diffusion": {"text": "none"},
 }  # fmt: skip
 STREAMS = {**VIDEO, "workload.diffusion": {"text": "streams", "text_tokens": 64, "text_width": 512}}
+JOINED = {**VIDEO, "workload.diffusion": {"text": "joined", "text_tokens": 64, "text_width": 512}}
+REFINED = {**VIDEO, "workload.diffusion": {"text": "joined", "text_tokens": 64, "text_width": 512, "text_layers": 2}}
 CROSS = {**VIDEO, "workload.diffusion": {"text": "cross", "text_tokens": 64, "text_width": 512}}
 EAGLE = {"heads": 16, "head_dim": 64, "groups": 16, "state": 64, "conv": 0, "pattern": ["ssm", "attention"]}
 FINCH = {"workload.ssm": {**EAGLE, "kind": "rwkv6", "step_rank": 64, "mix_rank": 32}, "workload.gated": False}
@@ -271,7 +273,8 @@ TRANSFORMER = {
     "diffusion.text_width": When(1024, CROSS), "diffusion.text_mlp": When(True, CROSS), "diffusion.text_layers": When(2, CROSS),
     "diffusion.cross_norm": When(True, CROSS), "diffusion.gives_text": When(False, STREAMS), "diffusion.single_layers": When(4, STREAMS),
     "diffusion.modulation": When("shared", VIDEO), "diffusion.modulation_width": When(256, VIDEO), "diffusion.pooled": When(256, VIDEO),
-    "diffusion.guidance": When(True, VIDEO), "diffusion.classes": When(1001, VIDEO), "diffusion.outputs": When(8, VIDEO), "residual_block": 2,
+    "diffusion.picture_layers": When(1, JOINED), "diffusion.split_norms": When(False, JOINED), "diffusion.text_gates": When(False, REFINED),
+    "diffusion.shifts": When(False, VIDEO), "diffusion.frequencies": When(512, VIDEO), "diffusion.guidance": When(True, VIDEO), "diffusion.classes": When(1001, VIDEO), "diffusion.outputs": When(8, VIDEO), "residual_block": 2,
     "ssm.state_dtype": When("fp32", {**STATE, "workload.task": "decode", "workload.output": 64}),
     "value_dim": 128, "keys_as_values": True, "shared_cache": True, "head_gate": True, "differential": True, "per_layer.width": When(256, {"workload.per_layer": {"width": 64}}),
     "per_layer.vocabulary": When(64000, {"workload.per_layer": {"width": 64}}),

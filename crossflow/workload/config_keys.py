@@ -131,10 +131,10 @@ def _products(fields: Values, family: Family, found: Mapping[str, Setting]) -> I
     known = {**assumed, **given, **found}
     for key, parts in family.products.items():
         factors = [_factor(part, known) for part in parts]
-        numbers = [factor for factor in factors if factor is not None and type(factor.value) is int]
-        if key not in found and len(numbers) == len(parts):
-            value = math.prod(factor.value for factor in numbers)
-            yield Setting(key=key, value=value, fields=tuple(name for factor in numbers for name in factor.fields), own=True)
+        numbers = [factor for factor in factors if factor is not None and type(factor.value) in (int, float)]
+        value = math.prod(factor.value for factor in numbers)
+        if key not in found and len(numbers) == len(parts) and float(value).is_integer():  # a factor may be written as 3.0 or 3.5
+            yield Setting(key=key, value=int(value), fields=tuple(name for factor in numbers for name in factor.fields), own=True)
 
 
 def _by_factors(fields: Values, _: Family, found: Mapping[str, Setting]) -> Iterator[Setting]:
@@ -182,11 +182,11 @@ def _summed(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterato
 
 
 def _divided(fields: Values, family: Family, _: Mapping[str, Setting]) -> Iterator[Setting]:
-    for key, (name, by) in family.divided.items():
+    for key, (name, by, *times) in family.divided.items():
         parts = by if isinstance(by, int) else whole(fields.get(by))
         if whole(fields.get(name)) and parts:
             given = (name,) if isinstance(by, int) else (name, by)
-            yield Setting(key=key, value=fields[name] // parts, fields=given, own=True)
+            yield Setting(key=key, value=math.prod((fields[name], *times)) // parts, fields=given, own=True)
 
 
 def _factor(part: str | int, known: Mapping[str, Setting]) -> Setting | None:

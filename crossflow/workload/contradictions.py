@@ -340,10 +340,12 @@ def _contradictions_of_diffusion(spec: TransformerSpec) -> Iterator[str]:
     none = [key for key in ("experts", "latent", "window", "encoder", "query_rank") if getattr(spec, key)]
     none += [key for key in (*FORMS, "keys_as_values", "parallel", "embedding_norm") if getattr(spec, key)]
     yield from (f"{key}: diffusion transformers are modelled without it; leave it out" for key in none)
-    if spec.norms != 2:
-        yield f"norms: parts of a diffusion transformer have a norm each, got {spec.norms}; leave it out"
+    if spec.norms not in (2, 4):
+        yield f"norms: parts of a diffusion transformer have a norm each, or one before and one behind, got {spec.norms}; give 2 or 4"
     if not spec.final_norm:
         yield "final_norm: a norm with shift and scale follows the last layer; leave it out"
+    if own.picture_layers >= spec.layers:
+        yield f"diffusion.picture_layers: {own.picture_layers} of {spec.layers} layers leave none that see the text; give fewer"
     if own.single_layers >= spec.layers:
         yield f"diffusion.single_layers: {own.single_layers} of {spec.layers} layers leave none with streams; give fewer"
     if spec.image and spec.image.class_token:

@@ -32,7 +32,7 @@ class Family(FileModel):
     shifts: Mapping[str, tuple[str, Whole]] = {}
     sums: Mapping[str, tuple[str, ...]] = {}
     rules: tuple[Rule, ...] = ()
-    divided: Mapping[str, tuple[str, str | Whole]] = {}
+    divided: Mapping[str, tuple[str, str | Whole] | tuple[str, str | Whole, Whole]] = {}
     asked: Mapping[str, Whole] = {}
     assumed: Mapping[str, Any] = {}
     demanded: Mapping[str, tuple[Any, ...]] = {}

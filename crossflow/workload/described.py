@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from crossflow.workload.attended import form_of
+from crossflow.workload.diffusion import refiner
 from crossflow.workload.frozen import listed_layers
 from crossflow.workload.statespace import SHIFTS
 from crossflow.workload.transformer import (
@@ -100,7 +101,7 @@ def _embedding(spec: TransformerSpec) -> Part:
     further = spec.layers * own.width if own else 0  # elements that the layers look up for a token beside its vector
     over: Over = "picture" if diffusion and diffusion.joint else "tokens"
     patches = (Matrix(name="patches", k=image.values(image.channels), n=spec.hidden, bias=True, over=over),) if image else ()
-    around = diffusion.embeddings(spec.hidden) if diffusion else ()
+    around = diffusion.embeddings(spec.hidden, _refiner(spec)) if diffusion else ()
     return Part(
         type="embedding",
         width=spec.hidden,
@@ -113,6 +114,10 @@ def _embedding(spec: TransformerSpec) -> Part:
         + (diffusion.vectors(spec.hidden) if diffusion else 0),
         further=further,
     )
+
+
+def _refiner(spec: TransformerSpec) -> tuple[Matrix, ...]:
+    return refiner((_attention(spec, causal=False), _feed_forward(spec, routed=False)))
 
 
 def _frames(spec: TransformerSpec) -> Iterator[Matrix]:

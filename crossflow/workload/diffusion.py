@@ -17,7 +17,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal, Self
 
@@ -27,9 +27,9 @@ from crossflow.base.files import FileModel
 from crossflow.base.limits import Dimension, DimensionOrZero, Flag
 from crossflow.workload.transformer import Matrix, Part
 
-FREQUENCIES = 256  # sines and cosines of a time step that a product takes ([1]_, its code). [1]
 # Shift, scale and gate of a part; shift and scale before the last product. [1]
 AROUND, LAST = 3, 2
+PICTURE = "picture"  # a layer that refines the picture before the text comes
 
 
 class DiffusionSpec(FileModel):
@@ -43,19 +43,27 @@ class DiffusionSpec(FileModel):
     text_tokens: Dimension | None = Field(None, description="tokens of a sample's text; needed with `text`")
     text_width: Dimension | None = Field(None, description="elements of a token as the text encoder gives it; needed with `text`")
     text_mlp: Flag = Field(False, description="whether two products bring them to `hidden` rather than one (PixArt, Wan)")
-    text_layers: DimensionOrZero = Field(0, description="layers that refine the text before the first layer (HunyuanVideo)")
+    text_layers: DimensionOrZero = Field(0, description="layers that refine the text before the first layer (HunyuanVideo, Z-Image)")
+    text_gates: Flag = Field(True, description="whether those layers have gates of the time step; those of Z-Image have none")
+    picture_layers: DimensionOrZero = Field(
+        0, description="first layers that the picture passes before the text is joined to it (Z-Image, Lumina 2), of `text: joined`"
+    )
     gives_text: Flag = Field(True, description="whether the last layer of streams gives tokens of the text too; that of SD3 does not")
     single_layers: DimensionOrZero = Field(
         0, description="last layers that have one stream for text and picture, with attention and MLP side by side (Flux)"
     )
     cross_norm: Flag = Field(False, description="whether the norm before cross-attention has weights (Wan)")
-    modulation: Literal["layer", "shared"] = Field(
+    modulation: Literal["layer", "shared", "common"] = Field(
         "layer",
-        description="whether each layer has a product that makes shifts, scales and gates, or all share one and add vectors of their own",
+        description="whether each layer has a product that makes shifts, scales and gates, all share one and add vectors of their own"
+        " (shared), or all layers alike have the same numbers (common, Flux.2)",
     )
+    shifts: Flag = Field(True, description="whether norms are shifted as well as scaled; those of Z-Image are not")
+    split_norms: Flag = Field(True, description="whether a joined text has shifts, scales and gates of its own (CogVideoX)")
     modulation_width: Dimension | None = Field(
         None, description="elements of the vector that it makes them of; `hidden` where absent (512 of CogVideoX)"
     )
+    frequencies: Dimension = Field(256, description="sines and cosines of the time step that a product takes")
     pooled: DimensionOrZero = Field(0, description="elements of a vector of the whole text, which is added to the time step's (SD3, Flux)")
     guidance: Flag = Field(False, description="whether the strength of guidance is embedded like the time step (Flux.1-dev)")
     classes: DimensionOrZero = Field(0, description="classes whose embeddings are added to the time step's, no class included (DiT: 1001)")
@@ -72,13 +80,19 @@ class DiffusionSpec(FileModel):
         if self.text != "none":
             yield from (f"{key}: text: {self.text} needs it" for key in needed if getattr(self, key) is None)
         else:
-            idle = [key for key in (*needed, "text_mlp", "text_layers") if getattr(self, key)]
+            idle = [key for key in (*needed, "text_mlp", "text_layers", "picture_layers") if getattr(self, key)]
             yield from (f"{key}: there is no text; leave it out, or give text" for key in idle)
         if self.text != "streams" and (self.single_layers or not self.gives_text):
             key = "single_layers" if self.single_layers else "gives_text"
             yield f"{key}: only text: streams has it; leave it out"
         if self.text != "cross" and self.cross_norm:
             yield "cross_norm: only text: cross has it; leave it out"
+        if self.text not in ("joined", "none") and self.picture_layers:
+            yield "picture_layers: only text: joined has it; leave it out"
+        if self.text != "joined" and not self.split_norms:
+            yield "split_norms: only text: joined has it; leave it out"
+        if not self.text_layers and not self.text_gates:
+            yield "text_gates: no layers refine the text; give text_layers, or leave it out"
         if self.single_layers and not self.gives_text:
             yield "gives_text: single_layers take the text from the layers before them; leave one of them out"
         if self.modulation == "shared" and self.text == "streams":
@@ -91,8 +105,10 @@ class DiffusionSpec(FileModel):
 
     def pattern(self, layers: int) -> tuple[str, ...]:
         """Kinds of so many layers."""
-        if self.text != "streams":
+        if self.text != "streams" and not self.picture_layers:
             return (self.text,)
+        if self.text != "streams":
+            return (*(PICTURE,) * self.picture_layers, *(self.text,) * (layers - self.picture_layers))
         first = max(layers - self.single_layers, 0)
         double = ("streams",) * first if self.gives_text else (*("streams",) * (first - 1), "last")
         return (*double, *("single",) * (layers - first))
@@ -104,33 +120,68 @@ class DiffusionSpec(FileModel):
             return replace(part, vectors=vectors, attention=replace(part.attention, rotary=False))
         if kind == "single" and part.attention is None:  # one norm and one bias for both parts
             return replace(part, matrices=tuple(replace(matrix, bias=matrix.bias and matrix.cut == "column") for matrix in part.matrices))
-        many = AROUND * (2 if kind == "joined" else 1)  # text and picture have numbers of their own
+        many = self._around * (2 if kind == "joined" and self.split_norms else 1)
         if self.modulation == "shared":
             return replace(part, vectors=part.vectors + many * part.width, adaptive=True)
-        own = self._modulation(part.width, many)
-        if kind == "last" and part.attention is None:  # of the picture alone
+        own = (self._modulation(part.width, many),) if self.modulation == "layer" else ()
+        if kind == PICTURE or (kind == "last" and part.attention is None):  # of the picture alone
             alone = tuple(replace(matrix, over="picture") for matrix in part.matrices)
-            return replace(part, matrices=(own, *alone), adaptive=True)
+            return replace(part, matrices=(*own, *alone), adaptive=True)
         if kind not in ("streams", "last"):
-            return replace(part, matrices=(own, *part.matrices), adaptive=True)
-        text = replace(own, name="text_modulation", n=(AROUND if kind == "streams" else LAST) * part.width)
+            return replace(part, matrices=(*own, *part.matrices), adaptive=True)
+        given = self._around if kind == "streams" else self._last
+        text = tuple(replace(one, name="text_modulation", n=given * part.width) for one in own)
         pairs = _streams(part, ends=kind == "streams")
-        return replace(part, matrices=(own, text, *pairs), vectors=2 * part.vectors, adaptive=True)
+        return replace(part, matrices=(*own, *text, *pairs), vectors=2 * part.vectors, adaptive=True)
+
+    @property
+    def _around(self) -> int:
+        return AROUND if self.shifts else AROUND - 1
+
+    @property
+    def _last(self) -> int:
+        return LAST if self.shifts else LAST - 1
+
+    def _common(self, hidden: int) -> Iterator[Matrix]:
+        """Products that make the numbers of all layers alike: of a text and a picture, and of layers with one stream."""
+        both = self.text == "streams" or (self.text == "joined" and self.split_norms)
+        yield from (self._modulation(hidden, 2 * self._around) for _ in range(2 if both else 1))
+        if self.single_layers:
+            yield self._modulation(hidden, self._around)
 
     def _modulation(self, hidden: int, many: int) -> Matrix:
         return Matrix(name="modulation", k=self.modulation_width or hidden, n=many * hidden, bias=True, over="sample")
 
-    def embeddings(self, hidden: int) -> tuple[Matrix, ...]:
-        """Products that make the vector of the time step, and tokens of the text."""
+    def embeddings(self, hidden: int, refiner: tuple[Matrix, ...] = ()) -> tuple[Matrix, ...]:
+        """Products that make the vector of the time step, and tokens of the text, of which a layer that refines them has `refiner`."""
         width = self.modulation_width or hidden
-        entries = (("time", FREQUENCIES, True), ("guidance", FREQUENCIES, self.guidance), ("pooled", self.pooled, self.pooled > 0))
+        entries = (
+            ("time", self.frequencies, True),
+            ("guidance", self.frequencies, self.guidance),
+            ("pooled", self.pooled, self.pooled > 0),
+        )
         vectors = [
             Matrix(name=name, k=k, n=width, bias=True, over="sample") for name, given, there in entries if there for k in (given, width)
         ]
         shared = [replace(self._modulation(hidden, 2 * AROUND), k=width)] if self.modulation == "shared" else []
+        shared += self._common(hidden) if self.modulation == "common" else []
         widths = [] if self.text == "none" or self.text_width is None else [self.text_width, *([hidden] if self.text_mlp else [])]
         texts = [Matrix(name="text", k=k, n=hidden, bias=True, over="memory") for k in widths]
-        return (*vectors, *shared, *texts, *(matrix for _ in range(self.text_layers) for matrix in _refiner(hidden)))
+        refining = [
+            *self._refiner_vector(hidden),
+            *(one for _ in range(self.text_layers) for one in (*refiner, *self._refiner_gates(hidden))),
+        ]
+        return (*vectors, *shared, *texts, *(refining if self.text_layers else ()))
+
+    def _refiner_vector(self, hidden: int) -> Iterator[Matrix]:
+        """Products that make the vector of gates of layers that refine the text, of the time step and the text's mean (HunyuanVideo)."""
+        if self.text_gates and self.text_width is not None:
+            for name, given in (("refiner_time", self.frequencies), ("refiner_text", self.text_width)):
+                yield from (Matrix(name=name, k=k, n=hidden, bias=True, over="sample") for k in (given, hidden))
+
+    def _refiner_gates(self, hidden: int) -> Iterator[Matrix]:
+        if self.text_gates:
+            yield Matrix(name="refiner_gates", k=hidden, n=LAST * hidden, bias=True, over="sample")
 
     def vectors(self, hidden: int) -> int:
         """Parameters of embeddings of classes. [1]"""
@@ -141,7 +192,7 @@ class DiffusionSpec(FileModel):
         product = Matrix(name="latents", k=hidden, n=elements, bias=True, over="picture" if self.joint else "tokens")
         if self.modulation == "shared":
             return Part(type="head", width=hidden, matrices=(product,), vectors=LAST * hidden)
-        return Part(type="head", width=hidden, matrices=(self._modulation(hidden, LAST), product))
+        return Part(type="head", width=hidden, matrices=(self._modulation(hidden, self._last), product))
 
 
 def _streams(part: Part, *, ends: bool) -> tuple[Matrix, ...]:
@@ -150,8 +201,6 @@ def _streams(part: Part, *, ends: bool) -> tuple[Matrix, ...]:
     return tuple(matrix for pair in pairs for matrix in pair if ends or matrix.over == "picture" or matrix.cut == "column")
 
 
-def _refiner(hidden: int) -> Iterator[Matrix]:
-    """Products of a layer that refines a text; scores among its few tokens are small beside them."""
-    for name, k, n in (("queries", 1, 3), ("output", 1, 1), ("up", 1, 4), ("down", 4, 1)):
-        yield Matrix(name=f"refiner_{name}", k=k * hidden, n=n * hidden, bias=True, over="memory")
-    yield Matrix(name="refiner_gates", k=hidden, n=2 * hidden, bias=True, over="sample")
+def refiner(parts: Iterable[Part]) -> tuple[Matrix, ...]:
+    """Products of a layer that refines a text, of the parts of another one; scores among its few tokens are small beside them."""
+    return tuple(replace(one, name=f"refiner_{one.name}", over="memory", cut="none", kv_heads=0) for part in parts for one in part.matrices)
