@@ -278,13 +278,17 @@ def quantised_costs(costs: KernelCosts, which: Mask, quantising: Quantising, arc
     times = costs.resource_times.copy()
     times[-1] = np.where(which, memory, times[-1])
     busy = np.where(which, memory, costs.time - costs.launch)
-    launch = np.where(which & architecture.graphs, costs.launches * quantising.start, costs.launch)
+    launches = costs.launches * np.where(which, float(quantising.kernels), 1.0)
+    alone = costs.launch * np.where(which, float(quantising.kernels), 1.0)
+    launch = np.where(which & architecture.graphs, launches * quantising.start, alone)
     read = kept_bytes(dtype) / (kept_bytes(dtype) + DTYPE_BYTES[dtype])  # of the bytes of a pass that reads once
     again = np.where(which, float(quantising.reads_twice) * read * costs.traffic[-1], 0.0)
     traffic = costs.traffic.copy()
     traffic[-1] += again
     energy = costs.energy + again * architecture.memory.energy
-    return replace(costs, time=busy + launch, launch=launch, resource_times=times, traffic=traffic, energy=energy, working=busy)
+    return replace(
+        costs, time=busy + launch, launch=launch, launches=launches, resource_times=times, traffic=traffic, energy=energy, working=busy
+    )
 
 
 def moving_costs(traffic: Array, launches: Array, architecture: Architecture) -> KernelCosts:
