@@ -63,7 +63,7 @@ class Quantising(FileModel):
         default=1, gt=0, description="kernels that it launches one after the other, where memory that is set to zero is one"
     )
     start: Time = Field(description="gap before each of them in a captured graph; outside of one `kernel_launch` stands in its place")
-    rate: Ratio = Field(description="rate at which it reads A and writes the narrower copy, each once, over the main memory's")
+    rate: Ratio = Field(description="rate at which it reads A, as often as it does, and writes the narrower copy, over the main memory's")
     reads_twice: Flag = Field(default=False, description="whether it reads A twice: one scale holds for the whole of A and is sought first")
 
 
