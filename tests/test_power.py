@@ -69,7 +69,8 @@ def test_scales_of_whole_operands_cost_a_second_read():
     )
     assert (twice.time - twice.launch) == pytest.approx((once.time - once.launch) * 5.0 / 3.0)  # of two bytes read and one written
     assert (twice.traffic - once.traffic)[-1, 0] == pytest.approx(2.0 * sizes[0] * sizes[2])
-    assert (twice.energy - once.energy)[0] == pytest.approx(2.0 * sizes[0] * sizes[2] * B200.memory.energy)
+    at_work = (twice.working - once.working)[0] * B200.working_power
+    assert (twice.energy - once.energy)[0] == pytest.approx(2.0 * sizes[0] * sizes[2] * B200.memory.energy + at_work)
 
 
 def reading(device, twice):
