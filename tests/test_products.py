@@ -60,8 +60,17 @@ def test_blocks_are_multiplied_by_the_engine_s_own_kernels_where_deepgemm_does_n
         wide, narrow, blocks = (graph_times(found, stack_of(framework), dtype, sizes) for dtype in ("bf16", "fp8", "fp8_block"))
         assert blocks < wide
         assert blocks == pytest.approx(narrow, rel=1e-3)  # scales of blocks are bytes more
-    own = graph_times(found, stack_of("trtllm"), "fp8_block", sizes)
-    assert own > 1.2 * graph_times(found, stack_of("trtllm"), "fp8", sizes)
+
+
+def test_tensorrt_llm_multiplies_blocks_in_its_own_kernel_on_ada_alone():
+    """It was measured on the L40S, slower than products in 16 bits; on compute capability 12.0 TensorRT-LLM has another one."""
+    sizes, stack = np.array([[4096.0], [14336.0], [4096.0]]), stack_of("trtllm")
+    ada, blackwell = (
+        [graph_times(device_architecture(device), stack, dtype, sizes) for dtype in ("bf16", "fp8", "fp8_block")]
+        for device in ("l40s", "rtx-pro-6000")
+    )
+    assert ada[2] > ada[0]
+    assert blackwell[2] == pytest.approx(blackwell[1], rel=1e-3)
 
 
 def test_blocks_go_by_deepgemm_where_it_runs():

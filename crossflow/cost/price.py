@@ -212,8 +212,8 @@ def _read_as_they_are(table: KernelTable, dtype: str) -> Mask:
 def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:
     """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has.
 
-    Where none of them was measured there, that of fp8 stands in for its blocks and for types of 4 bits: where DeepGEMM does not run, an
-    engine has block-scaled kernels of its own [1]_, and none of them is that of another engine.
+    Where none of them was measured on such a device, that of fp8 stands in for its blocks and for types of 4 bits: where DeepGEMM does not
+    run, an engine has block-scaled kernels of its own [1]_, and none of them is that of another engine.
 
     References
     ----------
@@ -222,7 +222,8 @@ def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None
     """
     if stack is None:
         return None
-    known, names = architecture.execution.libraries.products, stack.kernels.products
+    every, names = architecture.execution.libraries.products, stack.kernels.products
+    known = {name: library for name, library in every.items() if architecture.generation not in library.not_on}
     own = preferred(names.get(dtype, ()), known)
     near = dtype == "fp8_block" or DTYPE_BYTES[dtype] < DTYPE_BYTES["fp8"]
     return preferred(names.get("fp8", ()), known) if own is None and near else own

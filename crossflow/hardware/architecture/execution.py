@@ -87,6 +87,9 @@ class ProductLibrary(TileExecution):
         " taken, ascending. The library takes the fastest tile where absent",
     )
     quantise: Quantising | None = Field(default=None, description="how A is scaled to a narrower type, for the types that need it")
+    not_on: tuple[str, ...] = Field(
+        default=(), description="generations of the family, as devices name theirs, on which an engine runs other code instead"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ProductLibrary:
