@@ -7,7 +7,7 @@ import pytest
 
 import crossflow
 from crossflow.cost.attention import CallTimes, calls_of, latent_costs, library_attention_costs, times_of
-from crossflow.cost.price import fused_attention
+from crossflow.cost.price import _attention, fused_attention
 from crossflow.evidence.validation.kernels_attention import attention_table, version_of
 from crossflow.evidence.validation.tables import device_architecture, shipped
 from crossflow.hardware.architecture.execution import DecodeKernel
@@ -236,6 +236,38 @@ def latents(device, **sizes):
     otherwise = fused_attention(table, "bf16", architecture, load_stack("sglang")[0], least=False)
     found = latent_costs(calls_of(table, "bf16"), architecture.execution.libraries.attention["flash-mla"].latent, otherwise, architecture)
     return (found.time - found.launch).item(), (otherwise.time - otherwise.launch).item()
+
+
+def shared(device, stack, heads=128.0, samples=128.0, seen=4096.0):
+    """Time of attention to latents as a service has it, and by kernels that nobody measured. [s]"""
+    pairs, ends = samples * seen, samples * heads * 1088.0 * 2.0
+    work = 2.0 * pairs * heads * 1088.0, ends + pairs * 576.0 * 2.0, pairs / 128.0
+    row = Attention(
+        samples=samples, heads=heads, kv_heads=1.0, length=1.0, seen=seen, width=576.0, causal=False, stored="", chosen=False, work=work
+    )
+    (table,) = kernel_tables((row,), 2.0, narrow=False)
+    chip, software = device_architecture(device).in_graphs, load_stack(stack)[0]
+    found = _attention(table, "bf16", chip, software, least=False)
+    return found.time.item(), fused_attention(table, "bf16", chip, software, least=False).time.item()
+
+
+@pytest.mark.parametrize("stack", ["vllm", "sglang"])
+def test_latents_are_attended_to_by_triton_where_no_kernel_is_made_for_them(stack):
+    """On Ada by blocks of 16 heads, each of which reads the latents: 128 heads take nearly eight times as long; elsewhere as before."""
+    few, many = (shared("l40s", stack, heads=heads)[0] for heads in (16.0, 128.0))
+    assert many / few == pytest.approx(8.0, rel=0.5)
+    assert shared("l40s", stack)[0] > 2.0 * shared("l40s", stack)[1]
+    streamed = 128 * 4096 * 576 * 2 / 864e9  # the least that main memory takes
+    assert few > streamed
+    for device in ("b200", "a100-80gb"):
+        found, otherwise = shared(device, stack)
+        assert found == otherwise
+    assert shared("h100-sxm", stack)[0] != shared("h100-sxm", stack)[1]
+
+
+def test_tensorrt_llm_does_not_run_triton_on_latents():
+    found, otherwise = shared("l40s", "tensorrt-llm")
+    assert found == otherwise
 
 
 @pytest.mark.parametrize(

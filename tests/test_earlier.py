@@ -69,6 +69,13 @@ def test_numbers_of_the_nearest_data_type_go_before_others():
     assert family(own, before, "products") == {"fp4-vllm": {"start": "2 us", "quantise": {"start": "2 us", "rate": 1}}}
 
 
+def test_kernels_that_scale_operands_are_counted_and_each_takes_the_gap_of_the_generation_before():
+    """One kernel of a new library after the gap of another one that had three of them."""
+    own = {"fp4-vllm": {"start": fit("9 us"), "quantise": {"kernels": 1, "start": fit("8 us")}}}
+    before = {"cutlass-vllm": {"start": fit("2 us"), "quantise": {"kernels": 3, "start": fit("3 us")}}}
+    assert family(own, before, "products") == {"fp4-vllm": {"start": "2 us", "quantise": {"kernels": 1, "start": "3 us"}}}
+
+
 def test_layers_of_experts_have_numbers_of_their_own_library_first():
     """Code that multiplies in one type reaches the same share of the rate in another; of its types the nearest one counts."""
     own = {"triton-vllm": {"nvfp4": {"start": fit("9 us")}, "bf16": {"start": fit("9 us")}}}

@@ -171,7 +171,7 @@ def test_a_pass_in_a_narrow_type_computes_in_a_wide_one(v100):
 @pytest.mark.parametrize("twice", [True, False])
 def test_operands_that_are_scaled_may_be_read_twice(v100, twice):
     """Of a pass from two bytes to one two thirds are read; main memory pays for them once more."""
-    quantising = SimpleNamespace(rate=0.5, start=3e-6, reads_twice=twice)
+    quantising = SimpleNamespace(rate=0.5, start=3e-6, reads_twice=twice, kernels=1)
     plain = pass_costs(one(3e6), one(0.0), one(1.0), device(v100), "fp16")
     found = quantised_costs(plain, np.array([[True]]), quantising, device(v100), "fp8")
     again = 2e6 if twice else 0.0
@@ -179,6 +179,23 @@ def test_operands_that_are_scaled_may_be_read_twice(v100, twice):
     assert found.energy[0, 0] - plain.energy[0, 0] == pytest.approx(again * LEVELS[-1], rel=1e-9)
     others = quantised_costs(plain, np.array([[False]]), quantising, device(v100), "fp8")
     assert (others.energy[0, 0], others.traffic[-1, 0, 0]) == (plain.energy[0, 0], 3e6)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_each_kernel_that_scales_operands_is_launched(v100, graphs):
+    """In a captured graph after the library's own gap, outside of one after the launch of any kernel; what they move is as much."""
+    chip = dataclasses.replace(device(v100), graphs=graphs)
+    plain = pass_costs(one(3e6), one(0.0), one(1.0), chip, "fp16")
+    alone, three = (
+        quantised_costs(plain, np.array([[True]]), SimpleNamespace(rate=0.5, start=3e-6, reads_twice=False, kernels=number), chip, "fp8")
+        for number in (1, 3)
+    )
+    gap = 3e-6 if graphs else plain.launch[0, 0]
+    assert (three.launch[0, 0], alone.launch[0, 0]) == (near(3 * gap), near(gap))
+    assert (three.time - alone.time)[0, 0] == near(2 * gap)
+    assert (three.launches[0, 0], three.traffic[-1, 0, 0]) == (3.0, alone.traffic[-1, 0, 0])
+    others = quantised_costs(plain, np.array([[False]]), SimpleNamespace(rate=0.5, start=3e-6, reads_twice=False, kernels=3), chip, "fp8")
+    assert (others.time[0, 0], others.launches[0, 0]) == (plain.time[0, 0], 1.0)
 
 
 POWERED = [

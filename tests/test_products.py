@@ -52,6 +52,34 @@ def test_narrow_weights_are_never_slower_where_they_are_read():
         assert (graph_times(found, stack_of(framework), "fp8", sizes) < graph_times(found, stack_of(framework), "bf16", sizes)).all()
 
 
+@pytest.mark.parametrize("device", ["l40s", "rtx-pro-6000"])
+def test_blocks_are_multiplied_by_the_engine_s_own_kernels_where_deepgemm_does_not_run(device):
+    """vLLM and SGLang took those of TensorRT-LLM on Ada, which are slower than its products in 16 bits."""
+    found, sizes = device_architecture(device), np.array([[4096.0], [14336.0], [4096.0]])
+    for framework in ("vllm", "sglang"):
+        wide, narrow, blocks = (graph_times(found, stack_of(framework), dtype, sizes) for dtype in ("bf16", "fp8", "fp8_block"))
+        assert blocks < wide
+        assert blocks == pytest.approx(narrow, rel=1e-3)  # scales of blocks are bytes more
+
+
+def test_tensorrt_llm_multiplies_blocks_in_its_own_kernel_on_ada_alone():
+    """It was measured on the L40S, slower than products in 16 bits; on compute capability 12.0 TensorRT-LLM has another one."""
+    sizes, stack = np.array([[4096.0], [14336.0], [4096.0]]), stack_of("trtllm")
+    ada, blackwell = (
+        [graph_times(device_architecture(device), stack, dtype, sizes) for dtype in ("bf16", "fp8", "fp8_block")]
+        for device in ("l40s", "rtx-pro-6000")
+    )
+    assert ada[2] > ada[0]
+    assert blackwell[2] == pytest.approx(blackwell[1], rel=1e-3)
+
+
+def test_blocks_go_by_deepgemm_where_it_runs():
+    """On the H100, by other numbers than those of the engine's kernels for scales of rows."""
+    found, sizes = device_architecture("h100-sxm"), np.array([[4096.0], [14336.0], [4096.0]])
+    rows, blocks = (graph_times(found, stack_of("sglang"), dtype, sizes) for dtype in ("fp8", "fp8_block"))
+    assert abs(np.log(blocks / rows)) > 0.02
+
+
 def test_a_benchmark_that_repeats_a_kernel_finds_operands_and_a_higher_clock():
     device, stack = device_architecture("h100-80gb"), stack_of("sglang")
     small, large = np.array([[16.0], [1024.0], [1024.0]]), np.array([[8192.0], [8192.0], [8192.0]])

@@ -305,6 +305,22 @@ def latent_costs(calls: Calls, kernel: LatentKernel, otherwise: KernelCosts, arc
     return _where(calls.latent, found, otherwise)
 
 
+def shared_decode_costs(
+    calls: Calls, kernel: DecodeKernel, otherwise: KernelCosts, architecture: Architecture, gap: Array | float = 0.0
+) -> KernelCosts:
+    """Costs of attention to latents by a kernel that was measured with plain heads, `otherwise` for all other calls.
+
+    It takes the query heads by some (`latent_heads`), and each such block reads the latents as keys; main memory gives them once, as these
+    blocks follow each other closely (SGLang, `_fwd_grouped_kernel_stage1` of triton_ops/decode_attention.py, of which vLLM has a copy).
+    """
+    assert kernel.latent_heads is not None  # or it is no kernel of latents
+    blocks = np.ceil(calls.heads / kernel.latent_heads)
+    parts = decode_times(replace(calls, kv_heads=blocks, kept=calls.kept * blocks), kernel, architecture)
+    memory = (calls.kept + calls.ends) / (architecture.memory.bandwidth * kernel.memory)
+    found = _costs(replace(parts, memory=memory), otherwise, architecture, gap)
+    return _where(calls.latent & calls.decode, found, otherwise)
+
+
 def _costs(parts: CallTimes, otherwise: KernelCosts, architecture: Architecture, gap: Array | float) -> KernelCosts:
     """Costs of calls by what their parts take; all that is multiplied takes energy, masked and padded operands as well."""
     launch = np.asarray(parts.start + gap)

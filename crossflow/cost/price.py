@@ -11,7 +11,7 @@ import numpy as np
 from crossflow.base.arrays import Array, Index, Mask, at_points, divide, largest
 from crossflow.base.formats import DTYPE_BYTES, without_structure
 from crossflow.base.stages import stage
-from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs
+from crossflow.cost.attention import calls_of, latent_costs, library_attention_costs, shared_decode_costs
 from crossflow.cost.network import CostRows, MessageCosts, message_costs
 from crossflow.cost.profile import (
     LOOKUPS,
@@ -212,13 +212,21 @@ def _read_as_they_are(table: KernelTable, dtype: str) -> Mask:
 def _library(dtype: str, architecture: Architecture, stack: SoftwareStack | None) -> ProductLibrary | None:
     """Library in which a stack multiplies matrices of a type; None where it names none that the device's family has.
 
-    That of fp8 stands in for types of 4 bits that no library of the family was measured in.
+    Where none of them was measured on such a device, that of fp8 stands in for its blocks and for types of 4 bits: where DeepGEMM does not
+    run, an engine has block-scaled kernels of its own [1]_, and none of them is that of another engine.
+
+    References
+    ----------
+    .. [1] SGLang, `_dispatch_auto_backend` of layers/quantization/fp8_utils.py: DeepGEMM, FlashInfer, CUTLASS, Triton; vLLM,
+       `_POSSIBLE_FP8_BLOCK_KERNELS` of model_executor/kernels/linear: DeepGEMM, CUTLASS, MARLIN, Triton.
     """
     if stack is None:
         return None
-    known, names = architecture.execution.libraries.products, stack.kernels.products
+    every, names = architecture.execution.libraries.products, stack.kernels.products
+    known = {name: library for name, library in every.items() if architecture.generation not in library.not_on}
     own = preferred(names.get(dtype, ()), known)
-    return preferred(names.get("fp8", ()), known) if own is None and DTYPE_BYTES[dtype] < DTYPE_BYTES["fp8"] else own
+    near = dtype == "fp8_block" or DTYPE_BYTES[dtype] < DTYPE_BYTES["fp8"]
+    return preferred(names.get("fp8", ()), known) if own is None and near else own
 
 
 def _passes(table: KernelTable, program: Program, architecture: Architecture, stack: SoftwareStack | None, *, least: bool) -> KernelCosts:
@@ -248,9 +256,12 @@ def _attention(table: KernelTable, dtype: str, architecture: Architecture, stack
     gap = 0.0 if architecture.graphs else architecture.execution.kernel_launch
     others = measured_kernels(stack.kernels.attention, architecture)
     calls, known = calls_of(table, dtype), architecture.execution.libraries.attention
-    latent = preferred(stack.kernels.attention.latent, {name: library.latent for name, library in known.items() if library.latent})
+    latent = preferred(stack.kernels.attention.latent, known)
     if latent is not None and calls.latent.any():
-        costs = latent_costs(calls, latent, costs, architecture)
+        if latent.latent is not None:
+            costs = latent_costs(calls, latent.latent, costs, architecture)
+        elif latent.decode is not None and latent.decode.latent_heads is not None:
+            costs = shared_decode_costs(calls, latent.decode, costs, architecture, gap)
     return library_attention_costs(calls, kernels, costs, architecture, gap, others)
 
 

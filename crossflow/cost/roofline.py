@@ -274,17 +274,21 @@ def pass_costs(moved: Array, flops: Array, launches: Array, architecture: Archit
 
 def quantised_costs(costs: KernelCosts, which: Mask, quantising: Quantising, architecture: Architecture, dtype: str) -> KernelCosts:
     """Costs of passes where some of them scale operands to a type as a library of matrix products does; `which` has shape (kernels, 1)."""
-    memory = divide(costs.traffic[-1], architecture.memory.bandwidth * quantising.rate)
+    read = kept_bytes(dtype) / (kept_bytes(dtype) + DTYPE_BYTES[dtype])  # of the bytes of a pass that reads once
+    again = np.where(which, float(quantising.reads_twice) * read * costs.traffic[-1], 0.0)
+    memory = divide(costs.traffic[-1] + again, architecture.memory.bandwidth * quantising.rate)
     times = costs.resource_times.copy()
     times[-1] = np.where(which, memory, times[-1])
     busy = np.where(which, memory, costs.time - costs.launch)
-    launch = np.where(which & architecture.graphs, costs.launches * quantising.start, costs.launch)
-    read = kept_bytes(dtype) / (kept_bytes(dtype) + DTYPE_BYTES[dtype])  # of the bytes of a pass that reads once
-    again = np.where(which, float(quantising.reads_twice) * read * costs.traffic[-1], 0.0)
+    launches = costs.launches * np.where(which, float(quantising.kernels), 1.0)
+    alone = costs.launch * np.where(which, float(quantising.kernels), 1.0)
+    launch = np.where(which & architecture.graphs, launches * quantising.start, alone)
     traffic = costs.traffic.copy()
     traffic[-1] += again
     energy = costs.energy + again * architecture.memory.energy
-    return replace(costs, time=busy + launch, launch=launch, resource_times=times, traffic=traffic, energy=energy, working=busy)
+    return replace(
+        costs, time=busy + launch, launch=launch, launches=launches, resource_times=times, traffic=traffic, energy=energy, working=busy
+    )
 
 
 def moving_costs(traffic: Array, launches: Array, architecture: Architecture) -> KernelCosts:

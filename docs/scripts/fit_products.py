@@ -30,7 +30,7 @@ DEVICES = ("a100-80gb", "h100-80gb", "l40s", "b200")
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "start": (0.2e-6, 2e-5), "matrix_utilisation": (0.3, 1.0), "clock": (0.2, 4.0), "memory_rate": (0.5, 1.25), "fill": (1e-9, 5e-6),
     "split": (3e-7, 4e-5), "cache_bytes_per_flop": (1e-3, 0.1), "rounding": (0.0, 1.0), "stored": (0.0, 16.0), "kept": (0.1, 0.8), "reread": (0.0, 1.0),
-    "quantise.start": (0.2e-6, 2e-5), "quantise.rate": (0.05, 2.0),
+    "quantise.start": (0.2e-6, 2e-5), "quantise.rate": (0.05, 4.0),
 }  # fmt: skip
 START: Mapping[str, float] = {
     "start": 2e-6, "matrix_utilisation": 0.9, "clock": 1.0, "memory_rate": 0.95, "fill": 1e-7, "split": 4e-6, "cache_bytes_per_flop": 0.0164,

@@ -59,8 +59,11 @@ class TileExecution(FileModel):
 class Quantising(FileModel):
     """How a library scales A to the narrower type in which it multiplies, in kernels of their own."""
 
-    start: Time = Field(description="gap before its kernels in a captured graph; outside of one `kernel_launch` stands in its place")
-    rate: Ratio = Field(description="rate at which it reads A and writes the narrower copy, each once, over the main memory's")
+    kernels: Whole = Field(
+        default=1, gt=0, description="kernels that it launches one after the other, where memory that is set to zero is one"
+    )
+    start: Time = Field(description="gap before each of them in a captured graph; outside of one `kernel_launch` stands in its place")
+    rate: Ratio = Field(description="rate at which it reads A, as often as it does, and writes the narrower copy, over the main memory's")
     reads_twice: Flag = Field(default=False, description="whether it reads A twice: one scale holds for the whole of A and is sought first")
 
 
@@ -84,6 +87,9 @@ class ProductLibrary(TileExecution):
         " taken, ascending. The library takes the fastest tile where absent",
     )
     quantise: Quantising | None = Field(default=None, description="how A is scaled to a narrower type, for the types that need it")
+    not_on: tuple[str, ...] = Field(
+        default=(), description="generations of the family, as devices name theirs, on which an engine runs other code instead"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ProductLibrary:
@@ -194,6 +200,9 @@ class DecodeKernel(FusedKernel):
     cache_bytes_per_clock: PositiveRatio = Field(description="bytes of keys and values that one unit reads a clock")
     tile: Whole = Field(default=64, gt=0, description="keys that one pass of the loop handles")
     splits_up_to: Whole = Field(default=256, gt=0, description="blocks among which the keys of a head are divided at most")
+    latent_heads: Whole | None = Field(
+        default=None, gt=0, description="query heads of a block where all heads share latents; absent: the kernel is not for these"
+    )
     split: Time = Field(description="extra time where several blocks share the keys of a head")
     regroup: Time = Field(default=NONE, description="time to copy queries together where a sample has several groups of heads")
     groups_heads: Literal["always", "never", "full"] = Field(
