@@ -20,6 +20,7 @@ from crossflow.answers import prediction
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
+from crossflow.answers.explanation.phased import RunExplanation, explain_run
 from crossflow.answers.planning import opening
 from crossflow.answers.planning.keywords import (
     CALLED,
@@ -94,11 +95,17 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
 
 @named_so
 @with_other_names
-def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
-    """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
+def explain(
+    scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any
+) -> Explanation | RunExplanation:
+    """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given.
+
+    Of a run of several phases it is a `RunExplanation`; see `crossflow.answers.explanation.phased.explain_run`.
+    """
     if objective is not None and "on" not in named and scenario is not None and _is_model(scenario) and asked_system(objective):
         objective, named = None, {"on": objective, **named}  # explain("llama3-8b", "dgx-h100")
-    return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
+    found = opening.load(*asked("explain", scenario, settings, named)[:2])
+    return explain_run(found, objective) if found.phased else sensitivity.explain(found, objective)
 
 
 @named_so
