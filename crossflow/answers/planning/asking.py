@@ -14,13 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossflow.answers import prediction
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.explanation import sensitivity
 from crossflow.answers.explanation.answers import Explanation
-from crossflow.answers.explanation.phased import RunExplanation, explain_run
 from crossflow.answers.planning import opening
 from crossflow.answers.planning.keywords import (
     CALLED,
@@ -43,12 +42,18 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import YAML, Document
 from crossflow.base.limits import shown
+from crossflow.base.results import later
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
 from crossflow.hardware.architecture.system import asked_system
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.released import CONFIG
 from crossflow.workload.requests.record import RequestTrace
+
+if TYPE_CHECKING:
+    from crossflow.answers.explanation.phased import RunExplanation
+else:
+    RunExplanation = later("crossflow.answers.explanation.phased", "RunExplanation")
 
 
 @named_so
@@ -105,7 +110,11 @@ def explain(
     if objective is not None and "on" not in named and scenario is not None and _is_model(scenario) and asked_system(objective):
         objective, named = None, {"on": objective, **named}  # explain("llama3-8b", "dgx-h100")
     found = opening.load(*asked("explain", scenario, settings, named)[:2])
-    return explain_run(found, objective) if found.phased else sensitivity.explain(found, objective)
+    if found.phased:
+        from crossflow.answers.explanation.phased import explain_run  # which few runs need
+
+        return explain_run(found, objective)
+    return sensitivity.explain(found, objective)
 
 
 @named_so
