@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.evaluation import evaluate as evaluate
     from crossflow.answers.evaluation.timelines import simulate as simulate
     from crossflow.answers.explanation.answers import Explanation as Explanation
+    from crossflow.answers.explanation.phased import RunExplanation as RunExplanation
     from crossflow.answers.fleets.ranking import Fleets as Fleets
     from crossflow.answers.interactive.draws import Draws as Draws
     from crossflow.answers.interactive.draws import uncertainty as uncertainty
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # what type checkers and editors know of the names below
     from crossflow.answers.planning.comparing import ComparedSystems as ComparedSystems
     from crossflow.answers.planning.comparing import compare as compare
     from crossflow.answers.planning.opening import from_dict as from_dict
+    from crossflow.answers.planning.phased import RunPlans as RunPlans
     from crossflow.answers.planning.plans import Plans as Plans
     from crossflow.answers.planning.requesting import requests as requests
     from crossflow.answers.prediction import Prediction as Prediction
@@ -90,6 +92,7 @@ _PUBLIC = {
     "Prediction": "answers.prediction",
     "predict": "answers.planning.asking",
     "Plans": "answers.planning.plans",
+    "RunPlans": "answers.planning.phased",
     "Fleets": "answers.fleets.ranking",
     "plan": "answers.planning.asking_plans",
     "ComparedSystems": "answers.planning.comparing",
@@ -112,6 +115,7 @@ _PUBLIC = {
     "Uneven": "engine.runs.uneven",
     "load_uneven": "engine.runs.uneven",
     "Explanation": "answers.explanation.answers",
+    "RunExplanation": "answers.explanation.phased",
     "explain": "answers.planning.asking",
     "export": "edges.launch.asking",
     "run_study": "answers.study.run",

@@ -620,7 +620,7 @@ def check_one_phase(scenario: Scenario, what: str) -> None:
     if scenario.phased:
         assert scenario.run is not None
         names = ", ".join(phase.name for phase in scenario.run.phases)
-        told = f"its run has phases ({names}), which predict and study add up; {what} takes one"
+        told = f"its run has phases ({names}), and {what} takes one"
         raise CrossflowError(f"{scenario.name}: {told}: give its length as run.tokens or run.steps, and its settings with --set")
 
 

@@ -16,7 +16,7 @@ DOORS = {
     "cluster.events": ("scheduled",),
     "cluster.record": ("ClusterJobs", "ClusterRoom", "ScheduledCluster", "SchedulerPolicy"),
     "kinds": ("Kinds", "kinds_of", "split"),
-    "lasting.events": ("RunHistory", "RunSpan", "history"),
+    "lasting.events": ("RunHistory", "RunSpan", "history", "in_turn", "undisturbed"),
     "lasting.intervals": ("best_interval",),
     "lasting.jitter": ("exceeded", "slowest"),
     "lasting.record": ("FailureCause", "JITTER", "Jitter", "KINDS_OF_TIME", "LongRun", "NEVER_FAILS", "PLANNED", "SlowCause",

@@ -310,8 +310,11 @@ def notes_of_run(scenario: Scenario, found: Mapping[str, float | None]) -> Itera
         )
 
 
-def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans: bool = False) -> tuple[RunHistory, ...]:
-    """Draws of the run of a scenario, whose score this is, by events; CrossflowError where nothing interrupts it, or it never ends."""
+def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans: bool = False, first: int = 0) -> tuple[RunHistory, ...]:
+    """Draws of the run of a scenario, whose score this is, by events; CrossflowError where nothing interrupts it, or it never ends.
+
+    first : number of the first of them; draws of one seed are independent of each other.
+    """
     check_one_phase(scenario, "a drawn run")
     if scenario.reliability is None:
         raise CrossflowError(
@@ -325,7 +328,7 @@ def drawn(scenario: Scenario, score: Score, seed: int, draws: int = 1, *, spans:
     if often > MOST_DRAWN:
         told = f"a draw has at most {MOST_DRAWN:,} interruptions, and this run about {often:,.3g}"
         raise CrossflowError(f"{scenario.name}: {told}; draw a shorter run (run.tokens), or have fewer failures")
-    return tuple(history(found.run, work, seed, spans=spans, draw=draw) for draw in range(draws))
+    return tuple(history(found.run, work, seed, spans=spans, draw=draw) for draw in range(first, first + draws))
 
 
 def reliability_gains(scenario: Scenario, score: Score) -> dict[str, float]:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from crossflow.answers.bands import Trust
+from crossflow.answers.evaluation.lasting import drawn
 from crossflow.answers.points import variant
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import Score
 from crossflow.base.errors import CrossflowError
+from crossflow.engine.lasting.events import RunHistory, in_turn, undisturbed
 
 # Figures of a run that add up over its phases, whatever interrupts it.
 ADDED = (
@@ -63,6 +65,28 @@ def phases_of(scenario: Scenario, *, least: bool = False) -> list[PhaseOfRun]:
     return [PhaseOfRun(name=name, scenario=one, score=evaluate(one, least=least)) for name, one in scenarios_of(scenario)]
 
 
+def drawn_phases(scenario: Scenario, seed: int) -> RunHistory:
+    """One draw of a run of phases by events, each phase independent of the others; one that nothing interrupts only computes.
+
+    The first phase is the draw of the same run by itself. CrossflowError where no phase is interrupted, or one does not run or end.
+    """
+    found = dict[str, RunHistory]()
+    phases = phases_of(scenario)
+    if all(one.scenario.reliability is None for one in phases):
+        raise CrossflowError(f"{scenario.name}: nothing interrupts any phase of its run; give run.failures, such as failures: llama3-h100")
+    for i, one in enumerate(phases):
+        if not one.score.feasible[0]:
+            raise CrossflowError(f"{scenario.name}: phase {one.name}: {one.score.why(0)}")
+        if one.scenario.reliability is None:
+            found[one.name] = undisturbed(float(one.score.run["time_s"][0]))
+            continue
+        try:
+            (found[one.name],) = drawn(one.scenario, one.score, seed, spans=True, first=i)
+        except CrossflowError as error:
+            raise CrossflowError(f"run.phases: {one.name}: {error.said}") from None
+    return in_turn(found)
+
+
 def phased_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool, least: bool) -> Score:
     """The score of steps with what runs of phases take and cost; one phase that does not run makes its point infeasible.
 
@@ -83,6 +107,14 @@ def phased_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool, l
     )  # fmt: skip
 
 
+def added(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What a run takes and costs whose phases have these figures."""
+    found = {name: sum(figures[name] for figures in each) for name in ADDED if all(name in figures for figures in each)}
+    if "undisturbed_time_s" in found:
+        found["goodput"] = found["undisturbed_time_s"] / found["time_s"]
+    return found
+
+
 def _row(scenario: Scenario, *, strict: bool, least: bool) -> tuple[Mapping[str, float], str]:
     """What the run of a scenario takes and costs, by name, and why it cannot run."""
     try:
@@ -93,7 +125,4 @@ def _row(scenario: Scenario, *, strict: bool, least: bool) -> tuple[Mapping[str,
         return {}, error.said
     problem = next((f"phase {one.name}: {one.score.why(0)}" for one in phases if not one.score.feasible[0]), "")
     each = [{name: float(values[0]) for name, values in one.score.run.items()} for one in phases]
-    found = {name: sum(figures[name] for figures in each) for name in ADDED if all(name in figures for figures in each)}
-    if "undisturbed_time_s" in found:
-        found["goodput"] = found["undisturbed_time_s"] / found["time_s"]
-    return {**found, **{f"{PHASE}{one.name}_s": figures["time_s"] for one, figures in zip(phases, each, strict=True)}}, problem
+    return {**added(each), **{f"{PHASE}{one.name}_s": figures["time_s"] for one, figures in zip(phases, each, strict=True)}}, problem

@@ -238,7 +238,7 @@ def other_strategies(scenario: Scenario, objective: str | None = None) -> tuple[
 
 def _start(scenario: Scenario, objective: str | None) -> tuple[Score, str]:
     """Score of a scenario, and what is explained of it; CrossflowError unless it has a positive, finite value of that."""
-    check_one_phase(scenario, "explain")
+    check_one_phase(scenario, "this explanation")
     if scenario.post_training is None:
         check_steady(scenario)
     start, objective = evaluate(scenario), objective or usual_objective(scenario)

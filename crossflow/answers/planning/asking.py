@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crossflow.answers import prediction
 from crossflow.answers.evaluation.timelines import simulate
@@ -42,12 +42,18 @@ from crossflow.base import files
 from crossflow.base.errors import CrossflowError
 from crossflow.base.files import YAML, Document
 from crossflow.base.limits import shown
+from crossflow.base.results import later
 from crossflow.engine.runs.uneven import EVEN, Uneven
 from crossflow.engine.timeline.record import Timeline
 from crossflow.hardware.architecture.system import asked_system
 from crossflow.parallel.strategy.reading import every_strategy
 from crossflow.workload.released import CONFIG
 from crossflow.workload.requests.record import RequestTrace
+
+if TYPE_CHECKING:
+    from crossflow.answers.explanation.phased import RunExplanation
+else:
+    RunExplanation = later("crossflow.answers.explanation.phased", "RunExplanation")
 
 
 @named_so
@@ -94,11 +100,21 @@ def load(scenario: ScenarioSource | None = None, settings: Overrides = (), **nam
 
 @named_so
 @with_other_names
-def explain(scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any) -> Explanation:
-    """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given."""
+def explain(
+    scenario: ScenarioSource | None = None, objective: str | None = None, settings: Overrides = (), **named: Any
+) -> Explanation | RunExplanation:
+    """What limits a scenario; see `crossflow.answers.explanation.sensitivity.explain`, and `predict` for how the scenario is given.
+
+    Of a run of several phases it is a `RunExplanation`; see `crossflow.answers.explanation.phased.explain_run`.
+    """
     if objective is not None and "on" not in named and scenario is not None and _is_model(scenario) and asked_system(objective):
         objective, named = None, {"on": objective, **named}  # explain("llama3-8b", "dgx-h100")
-    return sensitivity.explain(opening.load(*asked("explain", scenario, settings, named)[:2]), objective)
+    found = opening.load(*asked("explain", scenario, settings, named)[:2])
+    if found.phased:
+        from crossflow.answers.explanation.phased import explain_run  # which few runs need
+
+        return explain_run(found, objective)
+    return sensitivity.explain(found, objective)
 
 
 @named_so

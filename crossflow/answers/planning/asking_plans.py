@@ -11,6 +11,7 @@ from crossflow.answers.planning import planner
 from crossflow.answers.planning.asking import asked
 from crossflow.answers.planning.keywords import named_so, with_other_names
 from crossflow.answers.planning.opening import Overrides, ScenarioSource, unplanned
+from crossflow.answers.planning.phased import RunPlans, plan_run
 from crossflow.answers.planning.plans import Plans
 from crossflow.answers.score import MARGIN
 from crossflow.base.errors import CrossflowError
@@ -30,12 +31,14 @@ def plan(
     space: FleetSpace | None = None,
     jobs: int | None = 1,
     **named: Any,
-) -> Plans | Fleets:
+) -> Plans | RunPlans | Fleets:
     """The best strategies of a scenario; see `crossflow.answers.planning.planner.plan`, and `predict` for how the scenario is given.
 
     The scenario's own strategy may be missing, ``auto``, or one for another number of devices. A scenario with requests has `Fleets`: the
     cheapest numbers and kinds of engines that answer a `share` of the requests (0.99) within their targets, among those of a `space`; see
     `crossflow.answers.fleets.ranking.plan_fleets`, also for `jobs`. They are in order of their rents, and of their devices without prices.
+
+    A run of several phases has `RunPlans`, the best strategies of each; see `crossflow.answers.planning.phased.plan_run`.
 
     Examples
     --------
@@ -54,5 +57,5 @@ def plan(
         return replace(fleets, notes=(*(f"assumed: {sentence}" for sentence in assumed), *fleets.notes))
     if space is not None or share is not None:
         raise CrossflowError("plan: space and share are of fleets for requests; give the scenario the key requests, or leave them out")
-    plans = planner.plan(found, top=top, objective=objective, margin=margin)
+    plans = (plan_run if found.phased else planner.plan)(found, top=top, objective=objective, margin=margin)
     return replace(plans, notes=(*(f"assumed: {sentence}" for sentence in assumed), *notes, *plans.notes))

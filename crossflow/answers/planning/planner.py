@@ -100,7 +100,7 @@ def plan(scenario: Scenario, *, top: int = 10, objective: str | None = None, mar
         raise ValueError(f"top: expected at least one plan, got {top}")
     if not 0.0 <= margin < 1.0:
         raise ValueError(f"margin: expected a share of memory from 0 to below 1, got {margin:g}")
-    check_one_phase(scenario, "plan")
+    check_one_phase(scenario, "a plan of a step")
     if scenario.post_training is not None:
         from crossflow.answers.planning.jobs import plan_job  # with iterations, which few plans need
 

@@ -34,6 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.plot is not None:
         check_writable(arguments.plot.with_name(f"{arguments.plot.name.removesuffix('.svg').removesuffix('.png')}.png"), "--plot")
     scenario, assumed = scenario_of(arguments)
+    if scenario.phased:
+        from crossflow.edges.cli import phased  # which few runs need
+
+        phased.explain(arguments, scenario, assumed)
+        return
     explanation = explain(scenario, arguments.objective)
     if arguments.json:
         page.emit_json({**explanation.to_dict(), **({"assumptions": list(assumed)} if assumed else {})})

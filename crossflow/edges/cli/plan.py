@@ -44,6 +44,11 @@ def run(arguments: argparse.Namespace) -> None:
 
         fleets.run(arguments, *asked, launch=opened[2] if opened is not None else None)
         return
+    if opened is not None and (phases := unplanned(opened[0], arguments.settings))[0].phased:
+        from crossflow.edges.cli import phased  # which few runs need
+
+        phased.plan(arguments, *phases, opened[1])
+        return
     if arguments.diff:
         from crossflow.edges.cli import diff  # with the tables of flags, which few plans need
 

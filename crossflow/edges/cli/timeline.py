@@ -8,6 +8,7 @@ from typing import Any
 
 from crossflow.answers.evaluation import evaluate
 from crossflow.answers.evaluation.lasting import drawn
+from crossflow.answers.evaluation.phases import drawn_phases
 from crossflow.answers.evaluation.timelines import simulate
 from crossflow.answers.planning.opening import load
 from crossflow.answers.scenario import Scenario
@@ -84,7 +85,7 @@ def whole_run(arguments: argparse.Namespace) -> None:
             raise CrossflowError(f"{path}: a whole run is one file; {ENDINGS}")
     scenario, assumed = scenario_of(arguments)
     page.log_choices(scenario, assumed)
-    (found,) = drawn(scenario, evaluate(scenario), seed, spans=True)
+    found = drawn_phases(scenario, seed) if scenario.phased else drawn(scenario, evaluate(scenario), seed, spans=True)[0]
     for path in arguments.output:
         with named_by("-o"):
             _tell_new(path.parent)

@@ -39,12 +39,28 @@ def months_summary(found: RunHistory, seed: int) -> dict[str, Any]:
         "spans": [
             {"begin_s": one.begin, "end_s": one.end, "kind": one.kind, "cause": one.cause, "speed": one.speed} for one in found.spans
         ],
+        **({"phases": [_phase_summary(*one) for one in phases_of(found)]} if found.phases else {}),
     }  # fmt: skip
 
 
-def rows_of(found: RunHistory, most: int = _ROWS) -> tuple[float, list[list[RunSpan]]]:
-    """Length of a row, whole days [s], and the spans of every row, cut at its ends."""
-    length = DAY * max(math.ceil(found.duration / DAY / most), 1)
+def _phase_summary(name: str, begin: float, one: RunHistory) -> dict[str, Any]:
+    return {
+        "name": name, "begin_s": begin, "end_s": begin + one.duration, "goodput": one.goodput, "interruptions": dict(one.interruptions),
+        "time_by_kind_s": dict(one.times),
+    }  # fmt: skip
+
+
+def phases_of(found: RunHistory) -> Iterator[tuple[str, float, RunHistory]]:
+    """Name, begin [s] and history of each phase; the whole run, without a name, where it has none."""
+    begin = 0.0
+    for name, one in (found.phases or {"": found}).items():
+        yield name, begin, one
+        begin += one.duration
+
+
+def rows_of(found: RunHistory, most: int = _ROWS, *, length: float | None = None) -> tuple[float, list[list[RunSpan]]]:
+    """Length of a row, whole days unless it is given [s], and the spans of every row, cut at its ends."""
+    length = length or DAY * max(math.ceil(found.duration / DAY / most), 1)
     rows: list[list[RunSpan]] = [[] for _ in range(max(math.ceil(found.duration / length), 1))]
     for one in found.spans:
         for row in range(int(one.begin // length), min(int(one.end // length), len(rows) - 1) + 1):
@@ -55,16 +71,21 @@ def rows_of(found: RunHistory, most: int = _ROWS) -> tuple[float, list[list[RunS
 
 
 def draw_months(found: RunHistory, name: str, path: Path) -> list[Path]:
-    """Draw a run as rows of days."""
-    length, rows = rows_of(found)
+    """Draw a run as rows of days; each of several phases begins a row."""
+    length, _ = rows_of(found)
+    rows, labels = list[tuple[float, list[RunSpan]]](), list[str]()
+    for phase, begin, one in phases_of(found):
+        for row, spans in enumerate(rows_of(one, length=length)[1]):
+            rows.append((row * length, spans))
+            labels.append(f"{phase}, {one.duration / DAY:.2f} days" if phase and not row else f"day {(begin + row * length) / DAY:.0f}")
     failures = sum(found.interruptions.values())
     title = f"{name}: {show(found.duration, 's')}, {100 * found.goodput:.1f} % of it useful, {failures:,} interruptions"
     figure = new_figure(11.0, 1.6 + 0.24 * len(rows), title)
     axis = figure.subplots()
     words = {kind: f"{words_of(kind)} {100 * found.times[kind] / found.duration:.1f} %" for kind in KINDS_OF_TIME}
-    draw_spans(axis, [(row * length, spans) for row, spans in enumerate(rows)], words, DAY)
-    step = max(len(rows) // 12, 1)
-    axis.set_yticks(range(0, len(rows), step), [f"day {row * length / DAY:.0f}" for row in range(0, len(rows), step)])
+    draw_spans(axis, rows, words, DAY)
+    step = 1 if found.phases else max(len(rows) // 12, 1)
+    axis.set_yticks(range(0, len(rows), step), labels[::step])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlim(0.0, length / DAY)
     axis.set_xlabel("days from the begin of the row")
@@ -99,6 +120,11 @@ def _events(found: RunHistory, name: str) -> Iterator[dict[str, Any]]:
     threads = {kind: i for i, kind in enumerate(KINDS_OF_TIME)}
     for kind, thread in threads.items():
         yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": thread, "args": {"name": words_of(kind)}}
+    if found.phases:
+        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": len(threads), "args": {"name": "phases"}}
+    for name, begin, phase in phases_of(found) if found.phases else ():
+        figures = {"goodput": phase.goodput, "interruptions": sum(phase.interruptions.values())}
+        yield slice_of(RunSpan(begin=begin, end=begin + phase.duration, kind="phase"), len(threads), name, figures)
     for one in found.spans:
         told = {"kind": one.kind, **({"cause": one.cause} if one.cause else {}), **({"speed": one.speed} if one.speed < 1 else {})}
         yield slice_of(one, threads[one.kind], one.cause or words_of(one.kind), told)
@@ -116,11 +142,15 @@ def text_months(found: RunHistory, width: int) -> Group:
     from rich.text import Text
 
     room = max(width - 14, 20)
-    length, rows = rows_of(found)
+    length, _ = rows_of(found)
     lines = [Text(f"{show(found.duration, 's')}, {100 * found.goodput:.1f} % of it useful; a row is {length / DAY:.0f} days", "bold")]
-    for row, spans in enumerate(rows):
-        marks = "".join(_mark(spans, row * length + i * length / room, length / room) for i in range(room))
-        lines.append(Text(f"day {row * length / DAY:>5.0f}  {marks}".rstrip()))
+    for name, begin, one in phases_of(found):
+        if name:
+            told = f"{name}: {one.duration / DAY:.2f} days, {100 * one.goodput:.1f} % of it useful"
+            lines.append(Text(f"{told}, {sum(one.interruptions.values()):,} interruptions"))
+        for row, spans in enumerate(rows_of(one, length=length)[1]):
+            marks = "".join(_mark(spans, row * length + i * length / room, length / room) for i in range(room))
+            lines.append(Text(f"day {(begin + row * length) / DAY:>5.0f}  {marks}".rstrip()))
     used = [kind for kind in KINDS_OF_TIME if found.times[kind] > 0]
     lines.append(
         Text("  ".join(f"{_MARKS[kind]} {words_of(kind)} {100 * found.times[kind] / found.duration:.1f} %" for kind in used), "dim")

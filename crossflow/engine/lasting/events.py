@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,12 +42,14 @@ class RunHistory:
     times : by kind. [s]
     interruptions : by cause. [1]
     spans : what happened when, in order; none where they were not asked for.
+    phases : of a run of several phases each by itself, from its own begin, in order; none of another run.
     """
 
     duration: float
     times: Mapping[str, float]
     interruptions: Mapping[str, int]
     spans: tuple[RunSpan, ...] = ()
+    phases: Mapping[str, RunHistory] = field(default_factory=dict)
 
     @property
     def goodput(self) -> float:
@@ -251,6 +253,24 @@ def history(run: LongRun, work: float, seed: int, *, spans: bool = False, draw: 
             return RunHistory(duration=job.now, times=job.times, interruptions=counts, spans=tuple(job.spans))
         _come_back(job, run, which, counts)
     return RunHistory(duration=np.inf, times=job.times, interruptions=counts, spans=tuple(job.spans))
+
+
+def undisturbed(work: float) -> RunHistory:
+    """A run that nothing interrupts, which computes for so long. [s]"""
+    times = dict.fromkeys(KINDS_OF_TIME, 0.0) | {"useful": work}
+    return RunHistory(duration=work, times=times, interruptions={}, spans=(RunSpan(begin=0.0, end=work, kind="useful"),))
+
+
+def in_turn(phases: Mapping[str, RunHistory]) -> RunHistory:
+    """One run of phases that follow one another."""
+    spans, begin, interruptions = list[RunSpan](), 0.0, dict[str, int]()
+    for one in phases.values():
+        spans += [replace(span, begin=begin + span.begin, end=begin + span.end) for span in one.spans]
+        begin += one.duration
+        for cause, count in one.interruptions.items():
+            interruptions[cause] = interruptions.get(cause, 0) + count
+    times = {kind: sum(one.times[kind] for one in phases.values()) for kind in KINDS_OF_TIME}
+    return RunHistory(duration=begin, times=times, interruptions=interruptions, spans=tuple(spans), phases=phases)
 
 
 def _come_back(job: _Job, run: LongRun, which: int | None, counts: dict[str, int]) -> None:
