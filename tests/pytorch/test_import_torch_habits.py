@@ -176,8 +176,19 @@ def test_boxes_that_depend_on_data_are_told():
             found = super().forward(x)
             return found[(found.mean(1, keepdim=True) > 0).expand_as(found)]
 
-    with pytest.raises(CrossflowError, match="give a detection model a fixed number of proposals"):
+    with pytest.raises(CrossflowError, match="return of a detector its backbone and heads, with a loss of what they give"):
         record(lambda: (Detector(3, 4, 3), torch.randn(2, 3, 8, 8)), world_size=4, parallel="ddp")
+
+
+def test_a_line_of_a_package_is_told_where_none_of_ones_own_fails(tmp_path, monkeypatch):
+    (tmp_path / "site-packages").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    code = "import torch\nclass Boxes(torch.nn.Linear):\n    def forward(self, x):\n        return super().forward(x)[x > 0]\n"
+    (tmp_path / "site-packages" / "boxes.py").write_text(code)
+    boxes = importlib.import_module("boxes")
+    monkeypatch.delitem(sys.modules, "boxes")
+    with pytest.raises(CrossflowError, match=r"of what they give \(line 4 of boxes\.py\)$"):
+        record(lambda: (boxes.Boxes(4, 4), torch.randn(2, 4)))
 
 
 def test_packages_that_an_environment_shares_stay_imported(tmp_path, monkeypatch):
