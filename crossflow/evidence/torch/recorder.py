@@ -17,7 +17,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import kernels, messages
 from crossflow.evidence.torch.constants import known, value_of
 from crossflow.evidence.torch.ops import local
-from crossflow.evidence.torch.routing import Routing
+from crossflow.evidence.torch.routing import FlagRouting
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel
 from crossflow.program.program import HostTime
@@ -106,7 +106,7 @@ class StepRecorder(TorchDispatchMode):
         self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
         self.calls: list[ModelCall] = []  # of models, not of their parts
         self._watched: set[int] = set()
-        self._routing = Routing(self._key)
+        self._routing = FlagRouting(self._key)
         self._any: set[int] = set()  # flags that say whether any is set
         self._drawn: dict[int, float] = {}  # mean of what was drawn evenly
         self.guesses = False  # whether the host has read a whole number out of data

@@ -24,7 +24,7 @@ _MASKED = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
 
 
 @dataclass
-class Spread:
+class FlagSpread:
     """Of flags that were asked for, the mean and the whole number that are set; so also the remainder of a mean is given to some. [1]"""
 
     mean: float = 0.0
@@ -39,7 +39,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class RoutedFlags:
     """Flags that a routing has set.
 
     Attributes
@@ -52,7 +52,7 @@ class Flags:
     share: float
     classes: int = 0
     met: int = 0
-    spread: Spread = field(default_factory=Spread)
+    spread: FlagSpread = field(default_factory=FlagSpread)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,20 +60,20 @@ class Choices:
     """Whole numbers of which each is one of `among` numbers. [1]"""
 
     among: int
-    spread: Spread = field(default_factory=Spread)
+    spread: FlagSpread = field(default_factory=FlagSpread)
 
 
-class Routing:
+class FlagRouting:
     """What is known of choices and of flags, by their storages, whose names `key` gives."""
 
     def __init__(self, key: Callable[[Any], int]) -> None:
         self._key = key
         self._chosen: dict[int, Choices] = {}
-        self._flags: dict[int, Flags] = {}
+        self._flags: dict[int, RoutedFlags] = {}
         self._numbers: dict[Any, int] = {}  # how many are set of flags that were asked for [1]
         self.reads = 0  # whole numbers that the host has read, such as that of an expert: all look alike here [1]
 
-    def flags(self, tensor: Any) -> Flags | None:
+    def flags(self, tensor: Any) -> RoutedFlags | None:
         """What is known of flags, None of others."""
         return self._flags.get(self._key(tensor)) if isinstance(tensor, torch.Tensor) else None
 
@@ -95,7 +95,7 @@ class Routing:
             places += [one] if found is None else [one.new_empty((self._number(one, found),), dtype=torch.int64)] * one.dim()
         return places
 
-    def _number(self, tensor: Any, flags: Flags, reads: int = -1) -> int:
+    def _number(self, tensor: Any, flags: RoutedFlags, reads: int = -1) -> int:
         """How many flags of a tensor are set: the same number each time, but for the part of it that another number selects."""
         name = (self._key(tensor), tensor.storage_offset(), tensor.shape, reads)
         if name not in self._numbers:
@@ -114,12 +114,12 @@ class Routing:
             self._compare(args, out)
         elif name in ("scatter", "scatter_") and (chosen := self._chosen.get(self._key(args[2]))) is not None:
             share, classes = args[2].numel() / out.numel(), out.shape[args[1]]
-            self._flags[self._key(out)] = Flags(share=share, classes=classes, met=classes, spread=chosen.spread)
+            self._flags[self._key(out)] = RoutedFlags(share=share, classes=classes, met=classes, spread=chosen.spread)
         elif (found := self.flags(first)) is not None:
             if name in _GATHERS:
                 self._flags[self._key(out)] = _gathered(found, first, out)
             elif name in ("logical_not", "bitwise_not"):
-                self._flags[self._key(out)] = Flags(share=1.0 - found.share)
+                self._flags[self._key(out)] = RoutedFlags(share=1.0 - found.share)
             elif name in _KEEPS and self._key(out) != self._key(first):
                 self._flags[self._key(out)] = found
         elif name in _KEEPS and isinstance(first, torch.Tensor) and self._key(first) in self._chosen:
@@ -141,12 +141,12 @@ class Routing:
             if isinstance(one, torch.Tensor) and (found := self._chosen.get(self._key(one))) is not None:
                 classes = out.numel() // one.numel() if isinstance(other, torch.Tensor) else 0
                 met = min(found.among, classes)
-                self._flags[self._key(out)] = Flags(share=1.0 / found.among, classes=classes, met=met, spread=found.spread)
+                self._flags[self._key(out)] = RoutedFlags(share=1.0 / found.among, classes=classes, met=met, spread=found.spread)
                 return
 
 
-def _gathered(flags: Flags, whole: Any, out: Any) -> Flags:
+def _gathered(flags: RoutedFlags, whole: Any, out: Any) -> RoutedFlags:
     """Flags that say whether any of several is set, or how many: as many as differ of those that a row tells apart, which all are met."""
     if flags.classes > 1 and out.numel() == flags.classes:
-        return Flags(share=flags.met / flags.classes)
-    return Flags(share=min(1.0, flags.share * whole.numel() / max(out.numel(), 1)), spread=flags.spread)
+        return RoutedFlags(share=flags.met / flags.classes)
+    return RoutedFlags(share=min(1.0, flags.share * whole.numel() / max(out.numel(), 1)), spread=flags.spread)
