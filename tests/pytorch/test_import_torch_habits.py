@@ -823,6 +823,16 @@ def test_each_expert_gets_the_mean_of_the_tokens_that_are_picked_out(how):
     assert sum(op.host is not None for op in program.ops) >= 4
 
 
+def test_choices_that_a_mask_clears_are_not_taken_for_those_that_it_sets():
+    class Cleared(nn.Linear):
+        def forward(self, x):
+            mask = x.new_ones(x.shape, dtype=torch.bool).scatter(1, torch.topk(x, 2).indices, False)
+            return super().forward(x[mask.nonzero()[:, 0]])
+
+    with pytest.raises(CrossflowError, match="depends on the values of data"):
+        record(lambda: (Cleared(8, 8), torch.randn(4, 8)))
+
+
 @pytest.mark.parametrize("how", ["one-hot", "compared", "masked", "scattered"])
 def test_gradients_go_back_to_the_tokens_that_are_picked_out(how):
     program = record(lambda: (Sorted(how), torch.randn(11, 8)), world_size=4, parallel="ddp")

@@ -112,7 +112,7 @@ class FlagRouting:
         first = args[0][0] if isinstance(args[0], list | tuple) and args[0] else args[0]
         if name == "eq":
             self._compare(args, out)
-        elif name in ("scatter", "scatter_") and (chosen := self._chosen.get(self._key(args[2]))) is not None:
+        elif name in ("scatter", "scatter_") and _sets(args) and (chosen := self._chosen.get(self._key(args[2]))) is not None:
             share, classes = args[2].numel() / out.numel(), out.shape[args[1]]
             self._flags[self._key(out)] = RoutedFlags(share=share, classes=classes, met=classes, spread=chosen.spread)
         elif (found := self.flags(first)) is not None:
@@ -143,6 +143,11 @@ class FlagRouting:
                 met = min(found.among, classes)
                 self._flags[self._key(out)] = RoutedFlags(share=1.0 / found.among, classes=classes, met=met, spread=found.spread)
                 return
+
+
+def _sets(args: Any) -> bool:
+    """Whether a scatter sets what is chosen, and does not clear it or write other numbers."""
+    return len(args) > 3 and isinstance(args[3], bool | int | float) and args[3] == 1
 
 
 def _gathered(flags: RoutedFlags, whole: Any, out: Any) -> RoutedFlags:
