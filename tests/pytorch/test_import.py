@@ -290,7 +290,7 @@ REFUSED = {
     "routed": (
         "",
         "{0}:routed: what runs depends on the values of data, which the import does not have; take a routing whose shapes are fixed, such "
-        "as grouped products, or give a detection model a fixed number of proposals (line {1} of models.py)",
+        "as grouped products, or return of a detector its backbone and heads, with a loss of what they give (line {1} of models.py)",
     ),
     "on_device": (
         "",

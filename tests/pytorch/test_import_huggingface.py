@@ -105,6 +105,15 @@ def test_experts_take_the_mean_of_the_tokens(tmp_path):
     assert (2 * 32 * 2 / 4, 2 * 128, 64) in grouped
 
 
+@pytest.mark.parametrize("words", ["", "fsdp2"])
+def test_models_that_choose_keys_by_an_indexer_get_the_mask_that_they_change(words, tmp_path):
+    """DeepSeek-V3.2: its code reads the mask, which is not built for others. All keys count, as in products that are written out."""
+    keys = {**LATENT, "num_key_value_heads": LATENT["num_attention_heads"], "index_n_heads": 4, "index_head_dim": 16, "index_topk": 8}
+    program = record(config(tmp_path, "deepseek_v32", **keys), sequence=64, world_size=4 if words else 1, parallel=words)
+    attention = [one for one in program.kernels if isinstance(one, Attention) and not one.backward]
+    assert {(one.length, one.seen, one.causal) for one in attention} == {(64, 64, True)}
+
+
 LLAMA = {"hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "max_position_embeddings": 4096,
          "num_hidden_layers": 2}  # fmt: skip
 CASES = {

@@ -176,8 +176,19 @@ def test_boxes_that_depend_on_data_are_told():
             found = super().forward(x)
             return found[(found.mean(1, keepdim=True) > 0).expand_as(found)]
 
-    with pytest.raises(CrossflowError, match="give a detection model a fixed number of proposals"):
+    with pytest.raises(CrossflowError, match="return of a detector its backbone and heads, with a loss of what they give"):
         record(lambda: (Detector(3, 4, 3), torch.randn(2, 3, 8, 8)), world_size=4, parallel="ddp")
+
+
+def test_a_line_of_a_package_is_told_where_none_of_ones_own_fails(tmp_path, monkeypatch):
+    (tmp_path / "site-packages").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    code = "import torch\nclass Boxes(torch.nn.Linear):\n    def forward(self, x):\n        return super().forward(x)[x > 0]\n"
+    (tmp_path / "site-packages" / "boxes.py").write_text(code)
+    boxes = importlib.import_module("boxes")
+    monkeypatch.delitem(sys.modules, "boxes")
+    with pytest.raises(CrossflowError, match=r"of what they give \(line 4 of boxes\.py\)$"):
+        record(lambda: (boxes.Boxes(4, 4), torch.randn(2, 4)))
 
 
 def test_packages_that_an_environment_shares_stay_imported(tmp_path, monkeypatch):
@@ -767,3 +778,100 @@ def test_a_trained_bias_of_attention_has_its_gradient():
         ("backward", 2 * 16 * 16 * 4),
     ]
     assert held(program, "optimizer") == 2 * 16 * 8 * 4
+
+
+class Sorted(nn.Module):
+    """Experts whose tokens code picks out by their values: by one-hot masks, by comparisons, by masks, by the host's own look."""
+
+    def __init__(self, how, width=8):
+        super().__init__()
+        self.router, self.how = nn.Linear(width, 4, bias=False), how
+        self.experts = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        weight, chosen = torch.topk(self.router(x).softmax(-1), 2)
+        made = torch.zeros_like(x)
+        if self.how == "one-hot":
+            mask = nn.functional.one_hot(chosen, num_classes=5).permute(2, 1, 0)  # one more for padding, which nothing chooses
+            for expert in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+                place, token = torch.where(mask[expert[0]])
+                made.index_add_(0, token, self.experts[0](x[token]) * weight[token, place, None])
+        for i, expert in enumerate(self.experts):
+            if self.how == "compared":
+                token, place = torch.where(chosen == i)
+                made[token] += expert(x[token]) * weight[token, place, None]
+            elif self.how == "masked":
+                mask = (chosen == i).any(-1)
+                if mask.any():
+                    made[mask] += expert(x[mask])
+            elif self.how == "scattered":
+                mask = torch.zeros_like(weight, dtype=torch.bool).new_zeros(len(x), 4).scatter_(1, chosen, True)
+                token = mask[:, i].nonzero().squeeze(-1)
+                made = made.index_add(0, token, expert(x[token]))
+        return made
+
+
+@pytest.mark.parametrize("how", ["one-hot", "compared", "masked", "scattered"])
+def test_each_expert_gets_the_mean_of_the_tokens_that_are_picked_out(how):
+    """11 tokens choose two of four experts each; their 22 rows fall to the experts as 5 and 6. The host waits for each number of rows."""
+    program = record(lambda: (Sorted(how), torch.randn(11, 8)), task="inference")
+    rows = [program.kernels[i].m for op in program.ops for i in op.kernels if isinstance(program.kernels[i], Product)]
+    assert rows[0] == 11
+    assert len(rows) == 5
+    assert sum(rows[1:]) == 22
+    assert set(rows[1:]) == {5, 6}
+    assert sum(op.host is not None for op in program.ops) >= 4
+
+
+def test_choices_that_a_mask_clears_are_not_taken_for_those_that_it_sets():
+    class Cleared(nn.Linear):
+        def forward(self, x):
+            mask = x.new_ones(x.shape, dtype=torch.bool).scatter(1, torch.topk(x, 2).indices, False)
+            return super().forward(x[mask.nonzero()[:, 0]])
+
+    with pytest.raises(CrossflowError, match="depends on the values of data"):
+        record(lambda: (Cleared(8, 8), torch.randn(4, 8)))
+
+
+@pytest.mark.parametrize("how", ["one-hot", "compared", "masked", "scattered"])
+def test_gradients_go_back_to_the_tokens_that_are_picked_out(how):
+    program = record(lambda: (Sorted(how), torch.randn(11, 8)), world_size=4, parallel="ddp")
+    back = [program.kernels[i] for op in program.ops if op.phase == "backward" for i in op.kernels]
+    router = 11 * 4 * 8 if how in ("one-hot", "compared") else 0  # whose weights the others do not use
+    assert sum(one.flops for one in back if isinstance(one, Product)) == 2 * (22 * 8 * 8 + router)
+
+
+class Listed(nn.Module):
+    """Layers that are dictionaries, which nobody calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleDict({"wide": nn.Linear(64, 256), "back": nn.Linear(256, 64)}) for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer["back"](layer["wide"](x).relu())
+        return x
+
+
+def test_a_layer_that_is_a_dictionary_is_gathered_as_one():
+    program = record(lambda: (Listed(), torch.randn(4, 64)), world_size=4, parallel="fsdp2")
+    gathered = [program.messages[op.message].size for op in program.ops if op.message is not None and op.phase == "forward"]
+    assert gathered == [4 * (2 * 64 * 256 + 64 + 256)] * 3
+
+
+class Joined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(perceptron() for _ in range(2))
+
+    def forward(self, x, edges):
+        for layer in self.layers:
+            x = layer(x) + layer(x[edges])[:1]
+        return x
+
+
+def test_inputs_that_no_microbatch_divides_are_named():
+    given = {"x": torch.randn(4, 64), "edges": torch.zeros(12, dtype=torch.long)}
+    with pytest.warns(UserWarning, match=r"every microbatch gets all .* the 4 samples: \['edges'\] of \(12,\); if they are data"):
+        record(lambda: (Joined(), given), world_size=2, parallel="pp=2")

@@ -100,6 +100,7 @@ def _built(kind: Any, config: Any, options: SourceOptions) -> Any:
 @contextlib.contextmanager
 def fused_attention() -> Iterator[None]:
     """Let models of transformers run attention as one kernel, whichever they name; masks are not built: their kind is known.
+    Models that choose keys by an indexer read and change theirs, so these get one.
 
     Code that builds masks by itself asks whether a batch has any padding, but not of fake tensors, which it takes for those of a compiler.
     """
@@ -107,7 +108,7 @@ def fused_attention() -> Iterator[None]:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    tables = [(ALL_ATTENTION_FUNCTIONS._global_mapping, _attend), (ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, lambda *_a, **_k: None)]
+    tables = [(ALL_ATTENTION_FUNCTIONS._global_mapping, _attend), (ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, _mask)]
     before = [(table, dict(table)) for table, _ in tables]
     for table, ours in tables:
         table.update(dict.fromkeys([ATTENTION, "sdpa", *(name for name in table if name.startswith("fl"))], ours))
@@ -120,6 +121,13 @@ def fused_attention() -> Iterator[None]:
         for table, kept in before:
             table.clear()
             table.update(kept)
+
+
+def _mask(batch_size: int, q_length: int, kv_length: int, *_args: Any, config: Any = None, device: Any = None, **_options: Any) -> Any:
+    """Nothing, or flags of all pairs of tokens where the code of a model changes them."""
+    if getattr(config, "index_topk", None) is None:
+        return None
+    return torch.ones((batch_size, 1, q_length, kv_length), dtype=torch.bool, device=device)
 
 
 @contextlib.contextmanager

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map
 
 from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch.fusion import fused
@@ -283,7 +284,7 @@ class _Names:
 
 
 def microbatch_of(given: Any, samples: int, microbatches: int) -> Any:
-    """The share of a microbatch in inputs whose first dimension is that of the samples.
+    """The share of a microbatch in inputs whose first dimension is that of the samples. A warning names what stays whole.
 
     Raises
     ------
@@ -293,6 +294,19 @@ def microbatch_of(given: Any, samples: int, microbatches: int) -> Any:
     if samples % microbatches:
         raise CrossflowError(
             f"a batch of {samples} does not divide into {microbatches} microbatches; give --batch or --microbatches so that it does"
+        )
+
+    whole = {
+        keystr(path): tuple(one.shape)
+        for path, one in tree_leaves_with_path(given)
+        if isinstance(one, torch.Tensor) and one.dim() > 0 and one.shape[0] not in (1, samples) and microbatches > 1
+    }
+    if whole:
+        named = ", ".join(f"{name.removeprefix('[0]').removeprefix('[1]')} of {shape}" for name, shape in whole.items())
+        warnings.warn(
+            f"--parallel pp: every microbatch gets all of these inputs, because their first dimension is not the {samples} samples: "
+            f"{named}; if they are data of samples, give them that dimension first",
+            stacklevel=2,
         )
 
     def share(one: Any) -> Any:

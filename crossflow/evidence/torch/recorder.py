@@ -17,6 +17,7 @@ from crossflow.base.errors import CrossflowError
 from crossflow.evidence.torch import kernels, messages
 from crossflow.evidence.torch.constants import known, value_of
 from crossflow.evidence.torch.ops import local
+from crossflow.evidence.torch.routing import FlagRouting
 from crossflow.program.collectives import Collective
 from crossflow.program.kernels import Kernel
 from crossflow.program.program import HostTime
@@ -105,6 +106,7 @@ class StepRecorder(TorchDispatchMode):
         self._same: dict[int, int] = {}  # storage of what was waited for -> that of the message
         self.calls: list[ModelCall] = []  # of models, not of their parts
         self._watched: set[int] = set()
+        self._routing = FlagRouting(self._key)
         self._any: set[int] = set()  # flags that say whether any is set
         self._drawn: dict[int, float] = {}  # mean of what was drawn evenly
         self.guesses = False  # whether the host has read a whole number out of data
@@ -218,11 +220,17 @@ class StepRecorder(TorchDispatchMode):
             return self._item(args[0], layer, phase)
         if func is _SPLIT and self.guesses:
             args = (args[0], _evenly(*args, **kwargs), *args[2:])
-        out = known(func, args, kwargs, kernels.result(func, args, kwargs))
+        args, out = self._routing.sized(func, args)
+        sized = out is not None
+        if not sized:
+            out = known(func, args, kwargs, kernels.result(func, args, kwargs))
+        self._routing.follow(func, args, out)
         if func.namespace in messages.NAMESPACES:
             self._send(func, args, kwargs, out, layer, phase)
         elif not kernels.free(func):
             self._run(func, args, kwargs, out, layer, phase)
+        if sized:  # the host waits for the number of places
+            self.records.append(Record(name="item", layer=layer, phase=phase, reads={self._key(out): out.element_size()}, host="kernel"))
         return out
 
     def _item(self, tensor: Any, layer: str, phase: str) -> Any:
@@ -238,12 +246,16 @@ class StepRecorder(TorchDispatchMode):
                 "what builds the model reads a whole number out of a tensor, whose values the import does not have; work it out with "
                 "numbers of Python or NumPy"
             )
+        self._routing.reads += whole
         self.guesses |= whole and not self._updating and key not in self._drawn
         if not self._updating:  # an optimizer reads the number of its steps, which lies on the host
             self.records.append(Record(name="item", layer=layer, phase=phase, reads={key: tensor.element_size()}, host="kernel"))
         if value is not None and not self._updating:
             return value
         if tensor.dtype == torch.bool:
+            routed = self._routing.flags(tensor)
+            if routed is not None:
+                return routed.share > 0.0
             return self._compared.get(key, key not in self._any)
         number = 2 if self._updating else self._drawn.get(key, 1)
         return float(number) if tensor.dtype.is_floating_point else int(number)

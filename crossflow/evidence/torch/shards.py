@@ -53,7 +53,7 @@ def sharded(model: Any, mesh: Any, ranks: int, reduce: torch.dtype | None, outer
     for part in blocks(model):
         if part not in whole:
             _shard_types(part, shard)
-            shard(part)
+            shard(_callable(part))
     for part in _of_stages(model, outer) if outer else _around(model):
         own = [one for one in part if one not in whole and not isinstance(one, FSDPModule)]
         if own:
@@ -62,6 +62,16 @@ def sharded(model: Any, mesh: Any, ranks: int, reduce: torch.dtype | None, outer
     _shard_types(model, shard)
     shard(model, reshard_after_forward=None if outer else True)
     return model
+
+
+def _callable(part: Any) -> Any:
+    """A layer, or of one that is a dictionary or a list, which nobody calls, the modules in it: FSDP2 gathers these together too."""
+    found, left = list[Any](), [part]
+    while left:
+        one = left.pop()
+        left += reversed([*one.children()]) if isinstance(one, nn.ModuleDict | nn.ModuleList) else []
+        found += [] if isinstance(one, nn.ModuleDict | nn.ModuleList | FSDPModule) else [one]
+    return found if isinstance(part, nn.ModuleDict | nn.ModuleList) else part
 
 
 class _Uses(TorchFunctionMode):

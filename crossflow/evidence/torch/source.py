@@ -143,14 +143,17 @@ def guessed(error: BaseException, where: str) -> CrossflowError:
 
 
 def _line_of(error: BaseException) -> str:
-    """The innermost line of the user's own code in the trace of an error, "" where there is none."""
-    place, trace = "", error.__traceback__
+    """The innermost line of the user's own code in the trace of an error, of a package other than torch where there is none, else ""."""
+    place, library, trace = "", "", error.__traceback__
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if "site-packages" not in file and "/crossflow/evidence/torch/" not in file and "importlib" not in file:
-            place = f" (line {trace.tb_lineno} of {Path(file).name})"
+        file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        _, installed, inside = file.rpartition("site-packages/")
+        if installed and not inside.startswith("torch/"):
+            library = f" (line {line} of {inside})"
+        elif not installed and "/crossflow/evidence/torch/" not in file and "importlib" not in file:
+            place = f" (line {line} of {Path(file).name})"
         trace = trace.tb_next
-    return place
+    return place or library
 
 
 RAISED = " raised "  # of an error for which no cure is known
@@ -177,7 +180,7 @@ _CURES = {
     "SparseTensorImpl": "gradients with sparse=True are not recorded; build embeddings with sparse=False, whose gradients have every row "
     "of the table",
     "DynamicOutputShapeException": "what runs depends on the values of data, which the import does not have; take a routing whose shapes "
-    "are fixed, such as grouped products, or give a detection model a fixed number of proposals",
+    "are fixed, such as grouped products, or return of a detector its backbone and heads, with a loss of what they give",
     "DataDependentOutputException": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "GuardOnDataDependent": "what runs depends on the values of data, which the import does not have; leave it out of the step",
     "Expected more than 1 value per channel when training": "a norm over the samples of a batch needs more than one of them; give a larger "

@@ -121,7 +121,8 @@ class Stages:
                 if record.phase == FORWARD and held.get(key) == "weights" and found.setdefault(key, stage) != stage:
                     raise CrossflowError(
                         f"--parallel pp={self.count}: stages {found[key]} and {stage} share the weights {names.get(key, 'of a layer')}, "
-                        f"which no module of stage {stage} holds; give it a module with these weights"
+                        f"which no module of stage {stage} holds; give it a module with these weights, or, where layers run "
+                        "several times, leave pp out"
                     )
         return found
 
