@@ -74,9 +74,18 @@ def test_a_device_of_whose_generation_no_such_run_was_measured_is_extrapolated(d
 
 def test_a_band_by_hand():
     """Of 19 errors the 18th holds nine of ten further ones: 0.9 x (19 + 1)."""
-    found = lines([row(0.01 * i * (-1) ** i) for i in range(1, 20)])[Likeness(kind="k")]
+    found = lines([replace(row(0.01 * i * (-1) ** i), item=str(i)) for i in range(1, 20)])[Likeness(kind="k")]
     assert (found.median, found.p90, found.n, found.tables) == (pytest.approx(0.10), pytest.approx(0.18), 19, "t")
     assert found.text == "typical error 10 %; 9 of 10 of 19 similar measured runs were within 18 %"
+
+
+@pytest.mark.parametrize(("items", "edge"), [(1, 0.36), (3, 0.36), (4, 0.18), (19, 0.18)])
+def test_a_band_of_fewer_than_four_models_is_twice_as_wide(items, edge):
+    """Of three models, whatever their rows say, one in four of others is worse than the worst."""
+    made = [replace(row(0.01 * i), item=str(i % items)) for i in range(1, 20)]
+    assert lines(made)[Likeness(kind="k")].p90 == pytest.approx(edge, rel=0.05)
+    late = [replace(one, like=replace(one.like, seen="none"), chip=f"chip {i % 2}") for i, one in enumerate([*made, *made])]
+    assert lines(late)[Likeness(kind="k", seen="none")].p90 >= edge * 0.95
 
 
 def test_the_likest_line_is_taken_and_unknown_devices_have_no_other():

@@ -36,6 +36,7 @@ PERCENTILE = 0.9
 OF_A_GROUP, MANY, MOST_PAIRS = 40, 100, 100_000  # pairs of a group, in all where there are enough, and that one is drawn from
 FEWEST_BLIND = 4  # rows of chips that were predicted before they were announced
 FEW_ITEMS = 16  # models or shapes, below which those kept aside differ more than rows do
+FEWEST_ITEMS = 4  # models or shapes: the worst of three is passed by one in four of others, so no edge of theirs holds nine of ten
 CHIP_DRAWS, ROW_DRAWS = 401, 100  # quantiles of chips yet to come, and of the rows on each, that stand for their distributions
 WIDENED = 2.0  # times as wide as its rows say, the most that a band of few models or chips is made, so that no outlier decides
 PARTS = 5  # of the models and shapes, each of which is kept aside once
@@ -138,8 +139,10 @@ def _of_kinds(like: Likeness, known: Mapping[Likeness, Band]) -> float:
 def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: bool = False) -> Band:
     """Band of rows: its edge is the error that one row in ten of others of the kind passes, as conformal prediction has it [1]_.
 
-    Of chips that nobody fitted it is that of the chip with the widest one, or of the next chip where that is wider (`_of_next_chip`), up
-    to twice as wide. For chips `apart`, of a kind of which none is among the rows, it is twice as wide as that of the hardest.
+    Of few models or shapes it is up to twice as wide, and of fewer than four of them it is twice as wide.
+    Of chips that nobody fitted it is no narrower than that of the chip with the widest one, or of the next chip where that is wider
+    (`_of_next_chip`), up to twice as wide. For chips `apart`, of a kind of which none is among the rows, it is twice as wide as that of the
+    hardest.
 
     References
     ----------
@@ -151,9 +154,10 @@ def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: 
     edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
     if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
         each_item = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
-        edge = float(np.clip(np.quantile(each_item, PERCENTILE), edge, WIDENED * edge))
+        least = edge if len(items) >= FEWEST_ITEMS else WIDENED * edge
+        edge = float(np.clip(np.quantile(each_item, PERCENTILE), least, WIDENED * edge))
     if rows[0].like.seen in ("none", GENERATED) and (each := _by_chip(rows)):
-        edge = max(map(_rank, each))  # the next chip may be as hard as the hardest of these
+        edge = max(edge, *map(_rank, each))  # the next chip may be as hard as the hardest of these
         if rows[0].like.seen == "none":
             edge = WIDENED * edge if apart else float(np.clip(_of_next_chip(each, spread), edge, WIDENED * edge))
     return Band(median=float(np.median(np.abs(errors))), p90=edge, bias=float(errors.mean()), n=len(errors), tables=tables)
