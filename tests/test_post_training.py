@@ -62,6 +62,94 @@ def test_dpo_is_a_training_step_and_a_forward_pass_of_the_reference():
     assert found["tokens_per_second"] == pytest.approx(512 * found["samples_per_second"], rel=1e-12)
 
 
+TEACHER = {"model": "mpt-1b", "strategy": "tp8"}
+LISTS = {  # what the kinds of jobs are, as a file may list it
+    "dpo": ({}, [{"read": "reference"}, {"train": "policy"}]),
+    "distill": ({"teacher": TEACHER}, [{"read": "teacher", **TEACHER}, {"train": "policy"}]),
+    "grpo": (
+        {"epochs": 2, "rollout": ROLLOUT, "offload": True},
+        [{"read": "reference"}, {"read": "policy"}, {"train": "policy", "times": 2}],
+    ),
+    "ppo": (
+        {"critic": {"model": "mpt-1b"}, "rollout": ROLLOUT, "offload": True},
+        [{"read": "reference"}, {"read": "reward"}, {"read": "critic", "model": "mpt-1b"}, {"read": "policy"},
+         {"train": "critic", "model": "mpt-1b"}, {"train": "policy"}],
+    ),
+}  # fmt: skip
+
+
+def listed(phases, **changes):
+    return job({**DPO, "job": {"kind": "phases"}}, phases=phases, **changes)
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_kind_of_job_is_a_list_of_phases(kind):
+    changes, phases = LISTS[kind]
+    beside = {key: value for key, value in changes.items() if key in ("rollout", "offload")}
+    own, found = job(kind=kind, **changes), listed(phases, **beside)
+    ours = {name.replace("old_policy", "policy"): value for name, value in own.pop("phases_s").items()}
+    assert found.pop("phases_s") == ours
+    assert {key: value for key, value in found.items() if key not in ("kind", "trust_of", "bound_by")} == {
+        key: value for key, value in own.items() if key not in ("kind", "trust_of", "bound_by")
+    }
+
+
+def test_phases_that_a_file_lists_add_up_in_any_order():
+    """A judge of its own reads every answer twice, and the policy trains on one of four."""
+    phases = [{"read": "judge", **TEACHER, "times": 2}, {"read": "policy"}, {"train": "policy", "times": 0.25}]
+    found = listed(phases, rollout=ROLLOUT, offload=True, overheads="none")
+    times = found["phases_s"]
+    judged = crossflow.predict(crossflow.from_dict({
+        **{key: value for key, value in DPO.items() if key != "job"}, "software": "megatron-core", "strategy": "tp8",
+        "workload": {**LLAMA, "model": "mpt-1b", "task": "forward"},
+    }))  # fmt: skip
+    assert times["judge_pass"] == pytest.approx(2 * 2 * judged.step_time, rel=1e-12)  # 32 answers, 16 a step
+    assert times["training"] == pytest.approx(0.25 * 2 * plain().step_time, rel=1e-12)
+    assert times["policy_pass"] == pytest.approx(2 * plain("forward").step_time, rel=1e-12)
+    assert found["iteration_time_s"] == pytest.approx(sum(times.values()), rel=1e-12)
+    other = listed(phases[::-1], rollout=ROLLOUT, offload=True, overheads="none")
+    assert other["iteration_time_s"] == pytest.approx(found["iteration_time_s"], rel=1e-12)
+    assert list(other["phases_s"])[-3:] != list(times)[-3:]
+
+
+def test_a_listed_model_that_stays_is_held_beside_the_others():
+    """The policy that reads needs no second copy; another model has its weights, and one that trains its whole state."""
+    alone, read, trained = (
+        listed([*more, {"train": "policy"}])["memory_bytes"]
+        for more in ([{"read": "policy"}], [{"read": "judge"}], [{"read": "critic"}, {"train": "critic"}])
+    )
+    assert alone == pytest.approx(plain().memory.total, rel=1e-12)
+    assert read - alone == pytest.approx(plain("forward").memory["weights"], rel=1e-12)
+    state = sum(plain().memory[name] for name in ("weights", "gradients", "optimizer"))
+    assert trained - alone == pytest.approx(state, rel=1e-12)
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"phases": []}, "phases: the policy trains in an iteration; add {train: policy}"),
+    ({"phases": [{"train": "policy"}, {"read": "judge"}, {"read": "judge"}]}, "phases: judge is listed twice to read; give times: 2"),
+    ({"phases": [{"train": "policy"}, {"read": "critic", "model": "mpt-1b"}, {"train": "critic"}]}, "phases: critic is one model"),
+    ({"phases": [{"train": "policy", "model": "mpt-1b"}]}, "policy is the scenario's own model, with its strategy; leave model"),
+    ({"phases": [{"train": "policy", "read": "policy"}]}, "say what the phase does: read, or train"),
+    ({"phases": [{"times": 2}]}, "say what the phase does: read, or train"),
+    ({"phases": [{"read": "rollout"}, {"train": "policy"}]}, "rollout is a phase by itself; give the model another name"),
+    ({"phases": [{"read": "a-b"}, {"train": "policy"}]}, "expected a letter, then letters, digits and _"),
+    ({"phases": [{"train": "policy"}], "reference": {}}, "give phases: [{read: reference}]"),
+    ({"phases": [{"train": "policy"}], "epochs": 2, "rollout": ROLLOUT}, "give phases: [{train: policy, times: 2}]"),
+    ({"phases": [{"train": "policy"}], "kind": "dpo"}, "phases: those of a job of kind dpo are known; give kind: phases"),
+    ({"phases": [{"read": "judge", "strategy": "tp3"}, {"train": "policy"}]}, "job.phases: judge: "),
+    ({"phases": [{"read": "judge", "model": "no-such"}, {"train": "policy"}]}, "job.phases: judge"),
+])  # fmt: skip
+def test_lists_that_are_wrong_are_told(changes, sentence):
+    assert sentence in refusal({**DPO, "job": {"kind": "phases"}}, **changes)
+
+
+def test_a_listed_phase_that_does_not_run_is_named():
+    phases = [{"read": "judge", "model": "llama3-70b", "strategy": "dp8"}, {"train": "policy"}]
+    found = crossflow.predict(crossflow.from_dict({**DPO, "job": {"kind": "phases", "phases": phases}}))
+    assert not found.feasible
+    assert found.reason.startswith("job.phases: judge: ")
+
+
 def test_models_that_stay_are_held_beside_each_other():
     weights = plain("forward").memory["weights"]
     step = plain().memory.total
@@ -546,6 +634,8 @@ def test_columns_are_objectives_of_studies():
 
 PPO = {**GRPO, "job": {**GRPO["job"], "kind": "ppo"}}
 LAWS = ("job.rollout.prompt.", "job.rollout.answer.")  # of lengths, which tests/test_requests_fields.py asks about
+NAMES = {"job.phases.0.read", "job.phases.0.train"}  # of models: what they read and train is asked above
+PHASES = {**DPO, "job": {"kind": "phases", "phases": [{"read": "judge"}, {"train": "policy"}]}}
 # Every field with a scenario in which it matters, and a value that moves an iteration.
 MATTERS = {
     "job.kind": (DPO, "distill", {"job.reference": None, "job.teacher.model": "llama3-70b", "job.offload": True}),
@@ -555,6 +645,7 @@ MATTERS = {
     "job.reward.model": (GRPO, "mpt-1b", {}), "job.reward.strategy": (PPO, "tp8", {}),
     "job.critic.model": (PPO, "mpt-1b", {}), "job.critic.strategy": (PPO, "tp8", {}),
     "job.old_policy": (GRPO, False, {}), "job.epochs": (GRPO, 2, {}), "job.offload": (DPO, True, {}),
+    "job.phases.0.model": (PHASES, "mpt-1b", {}), "job.phases.0.strategy": (PHASES, "tp8", {}), "job.phases.0.times": (PHASES, 2, {}),
     "job.rollout.prompts": (GRPO, 4, {}), "job.rollout.answers": (GRPO, 8, {}), "job.rollout.prompt": (GRPO, 96, {}),
     "job.rollout.answer": (GRPO, 200, {}), "job.rollout.strategy": (GRPO, "tp4", {}), "job.rollout.software": (GRPO, "sglang", {}),
     "job.rollout.devices": (GRPO, 8, {}), "job.rollout.staleness": (GRPO, 1, {"job.rollout.devices": 8}),
@@ -565,7 +656,7 @@ MATTERS = {
 
 
 def test_no_field_is_forgotten():
-    known = {f"job.{leaf}" for leaf in leaves(PostTrainingSpec)}
+    known = {f"job.{leaf}" for leaf in leaves(PostTrainingSpec)} - NAMES
     assert {leaf for leaf in known if not leaf.startswith(LAWS)} | {"job.kind", "job.rollout.prompt", "job.rollout.answer"} == set(MATTERS)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from crossflow.answers.scenario_top import ScenarioTop
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Flag, NonNegativeInt, PositiveFloat, shown
+from crossflow.base.limits import ColumnName, Flag, NonNegativeInt, PositiveFloat
 from crossflow.engine.lasting.spec import CheckpointSpec, JitterSpec, MaintenanceSpec, RestartSpec
 from crossflow.workload.requests.post_training import PostTrainingSpec
 from crossflow.workload.requests.spec import RequestsSpec
@@ -22,20 +21,13 @@ OF_ALL_PHASES = ("name", "run", "run.phases", *(f"run.{key}" for key in LENGTHS)
 class RunPhase(FileModel):
     """A phase of a run: how much it processes, one of samples, tokens and steps, and what differs from the scenario meanwhile."""
 
-    name: str = Field(description="of its column `run.phase.NAME_s`: letters, digits and _")
+    name: ColumnName = Field(description="of its column `run.phase.NAME_s`: letters, digits and _")
     samples: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
     steps: PositiveFloat | None = None
     settings: Mapping[str, Any] = Field(
         default={}, description="what differs from the scenario, by path as after `--set`, such as `workload.sequence: 32768`"
     )
-
-    @field_validator("name")
-    @classmethod
-    def _of_a_column(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
-            raise ValueError(f"expected a letter, then letters, digits and _, such as long_context, got {shown(name)}")
-        return name
 
     @model_validator(mode="after")
     def _one(self) -> RunPhase:

@@ -33,7 +33,7 @@ DOORS = {
     "released": ("CONFIG", "MTP_NOTE", "SERVED", "as_released", "file_notes", "release_notes", "unsaid_types"),
     "requests.asking": ("AskedRequests", "files_of", "found_file", "mean_rate", "means", "requests_in"),
     "requests.describe": ("DescribedRequests", "LengthSpread", "TARGETS"),
-    "requests.post_training": ("FurtherModelSpec", "PostTrainingSpec", "RolloutSpec"),
+    "requests.post_training": ("FurtherModelSpec", "JobPhase", "PostTrainingSpec", "RolloutSpec"),
     "requests.laws": ("normal_of",),
     "requests.picture": ("rate_line",),
     "requests.record": ("RequestTrace", "request_times"),

@@ -266,6 +266,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, type[BaseModel], type[BaseModel] | N
         ("Reliability files, which `failures` of a run names", reliability.ReliabilitySpec, None),
         ("Post-training: `job`", post_training.PostTrainingSpec, None),
         ("`reference`, `teacher`, `reward`, `critic` of a job", post_training.FurtherModelSpec, None),
+        ("A phase of `job.phases`", post_training.ListedPhaseSpec, None),
         ("`rollout` of a job", post_training.RolloutSpec, None),
         ("Workloads: `model: lstm`", workloads.LstmSpec, None),
         ("Workloads: `model: gemm`", workloads.GemmSpec, None),

@@ -40,7 +40,7 @@ from crossflow.base.units import show
 from crossflow.hardware.architecture.software import load_stack
 from crossflow.parallel.strategy.plan import Plan
 from crossflow.program.groups import Group
-from crossflow.workload.requests.post_training import FurtherModelSpec, PostTrainingSpec, RolloutSpec
+from crossflow.workload.requests.post_training import FurtherModelSpec, JobPhase, PostTrainingSpec, RolloutSpec
 from crossflow.workload.spec import TransformerSpec
 
 OF_TRAINING = ("adapters", "frozen", "uneven")  # keys of a workload that neither forward passes nor engines have
@@ -50,6 +50,7 @@ PLACES = {"system": "devices", "requests.prompt": "prompt", "requests.output": "
 SHORT = "workload.sequence: {has:,} tokens per sample are fewer than prompt and answer have on average, {needs:,}; give at least that"
 NOISE = 3.0  # standard errors of the mean of lengths that are drawn
 CROWDED = "job: models that take turns on a device need {needed} of its memory, of {capacity}; give job.offload: true, or divide more"
+ROLLOUT = "job.rollout"
 SAME = 1e-9  # share of a part below which nothing of it is lacking [1]
 FULL_HOST = "job.offload: models that wait need {needed} of the host's memory for each device, of {capacity}; divide them more"
 
@@ -65,6 +66,7 @@ class JobParts:
     shared : models whose weights are the policy's, which needs no second copy of them.
     rollout : the service that writes the answers; None where none are written.
     steps : training steps of an iteration for each time that it trains on an answer. [1]
+    phases : what the devices of training do, in order.
     """
 
     passes: Mapping[str, Scenario]
@@ -72,6 +74,7 @@ class JobParts:
     shared: frozenset[str] = frozenset()
     rollout: Scenario | None = None
     steps: float = 1.0
+    phases: tuple[JobPhase, ...] = ()
 
     @property
     def named(self) -> Mapping[str, Scenario]:
@@ -166,21 +169,15 @@ def parts_of(scenario: Scenario) -> JobParts:
     job, workload = scenario.post_training, scenario.workload
     assert job is not None  # the caller has looked
     assert isinstance(workload, TransformerSpec)  # the scenario was checked
-    passes = {name: _reading(scenario, name, spec) for name, spec in job.reads.items()}
-    shared = {name for name, spec in job.reads.items() if name == "reference" and spec.model is None and spec.strategy is None}
-    if job.rolls_out and job.old_policy is not False:
-        passes["old_policy"] = _reading(scenario, "old_policy", FurtherModelSpec())
-    trained = {}
-    if "critic" in passes:
-        own = job.reads["critic"]
-        kept = {} if own.model else {key: value for key, value in _own(scenario).items() if key not in OF_STEPS}
-        trained["critic"] = _built(scenario, "critic", {**kept, **_step(scenario, own, "training")}, own.strategy or _strategy(scenario))
+    phases = job.on_training
+    passes = {one.name: _reading(scenario, one.name, one.model) for one in phases if not one.trains}
+    trained = {one.name: _learning(scenario, one.name, one.model) for one in phases if one.trains and not one.own}
     # Without its adapters, a policy is the model that it started from.
-    kept_base = frozenset(shared if workload.adapters is not None else ()) | ({"old_policy"} & passes.keys())
+    base = {one.name for one in phases if one.name == "reference" and one.model == FurtherModelSpec() and workload.adapters is not None}
+    found = JobParts(passes=passes, trained=trained, shared=frozenset({one.name for one in phases if one.own} | base), phases=phases)
     if job.rollout is None:
-        return JobParts(passes=passes, trained=trained, shared=kept_base)
-    steps = job.samples / workload.global_batch
-    return JobParts(passes=passes, trained=trained, shared=kept_base, rollout=_rollout(scenario, job.rollout), steps=steps)
+        return found
+    return replace(found, rollout=_rollout(scenario, job.rollout), steps=job.samples / workload.global_batch)
 
 
 def _own(scenario: Scenario) -> dict[str, Any]:
@@ -203,6 +200,12 @@ def _reading(scenario: Scenario, name: str, spec: FurtherModelSpec) -> Scenario:
     """A forward pass of a model over the samples of a training step."""
     kept = {} if spec.model else {key: value for key, value in _own(scenario).items() if key not in (*OF_TRAINING, *OF_STEPS)}
     return _built(scenario, name, {**kept, **_step(scenario, spec, "forward")}, spec.strategy or _strategy(scenario))
+
+
+def _learning(scenario: Scenario, name: str, spec: FurtherModelSpec) -> Scenario:
+    """A training step of a model beside the policy."""
+    kept = {} if spec.model else {key: value for key, value in _own(scenario).items() if key not in OF_STEPS}
+    return _built(scenario, name, {**kept, **_step(scenario, spec, "training")}, spec.strategy or _strategy(scenario))
 
 
 def _rollout(scenario: Scenario, spec: RolloutSpec) -> Scenario:
@@ -254,6 +257,8 @@ def _engine_software(scenario: Scenario, spec: RolloutSpec) -> Any:
 
 def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy: Any, **more: Any) -> Scenario:
     """A part of a job as a scenario; CrossflowError that names the part where it is none."""
+    assert scenario.post_training is not None  # whose part it is
+    place = scenario.post_training.place(name)
     software = scenario.document.data.get("software") or (None if scenario.stack is None else scenario.stack.name)
     kept = {key: value for key, value in scenario.document.data.items() if key not in APART}
     data = {**kept, "software": software, **more, "workload": dict(workload), "strategy": strategy}
@@ -261,18 +266,18 @@ def _built(scenario: Scenario, name: str, workload: Mapping[str, Any], strategy:
         made = from_document(Document(file=scenario.document.file, data=data), scenario.base, f"{scenario.name}: {name}", scenario)
         check_strategy(made)
     except SpecError as error:
-        raise CrossflowError("; ".join(_placed(name, one) for one in error.problems)) from None
+        raise CrossflowError("; ".join(_placed(place, one) for one in error.problems)) from None
     except StrategyError as error:
-        raise StrategyError(f"job.{name}: {error.clash}", error.resize, error.devices) from None
+        raise StrategyError(f"{place}: {error.clash}", error.resize, error.devices) from None
     return made
 
 
-def _placed(name: str, problem: Problem) -> str:
+def _placed(place: str, problem: Problem) -> str:
     """A problem of a part as one of the job: with the key that the user wrote, where it is known."""
-    own = next((key for of, key in PLACES.items() if name == "rollout" and problem.path.startswith(of)), None)
+    own = next((key for of, key in PLACES.items() if place == ROLLOUT and problem.path.startswith(of)), None)
     if own is not None:
-        return f"job.{name}.{own}: {problem.message}"
-    return ": ".join(filter(None, (f"job.{name}", problem.path, problem.message)))
+        return f"{place}.{own}: {problem.message}"
+    return ": ".join(filter(None, (place, problem.path, problem.message)))
 
 
 # ------------------------------------------------------------------------------------------ an iteration
@@ -332,14 +337,13 @@ def iteration_of(scenario: Scenario, score: Score, parts: JobParts | None = None
     trained = {name: evaluate(one) for name, one in parts.trained.items()}
     for name, one in (*scores.items(), *trained.items()):
         if not one.feasible[0]:
-            return None, _plain(f"job.{name}: {one.why(0)}")
+            return None, _plain(f"{job.place(name)}: {one.why(0)}")
     held = _models(scenario, score, scores, trained)
     found, problem = _written(scenario, parts, held)
     if problem:
         return None, problem
-    epochs = parts.steps * (job.epochs or 1)
-    steps = {f"{name}_pass": (parts.steps, one) for name, one in scores.items()}
-    steps |= {f"{name}_training": (epochs, one) for name, one in trained.items()} | {"training": (epochs, score)}
+    made = {(False, name): one for name, one in scores.items()} | {(True, name): one for name, one in trained.items()}
+    steps = {one.key: (parts.steps * one.times, made.get((one.trains, one.name), score)) for one in parts.phases}
     times = {name: often * float(one.step_time[0]) for name, (often, one) in steps.items()}
     if job.taken is not None:
         times["handling"] = job.taken.sample * job.samples

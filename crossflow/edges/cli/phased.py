@@ -53,7 +53,9 @@ def explain(arguments: argparse.Namespace, scenario: Scenario, assumed: Sequence
 
 def _planned(plans: RunPlans, notes: Sequence[str]) -> Group:
     scenario = plans.scenario
-    rows: dict[str, RenderableType] = {"run": Text(_total(plans.total) or "not every phase has a plan that fits", "bold" if plans.total else "bold red")}
+    rows: dict[str, RenderableType] = {
+        "run": Text(_total(plans.total) or "not every phase has a plan that fits", "bold" if plans.total else "bold red")
+    }
     if plans.own:
         rows["with its own strategies"] = _total(plans.own)
     told = [page.indented(Text(f"note: {note}", "yellow")) for note in (*notes, *plans.notes)]

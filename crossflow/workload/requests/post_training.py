@@ -1,7 +1,8 @@
 """Post-training jobs in files: what an iteration does beside the training step of the policy.
 
 An iteration of direct preference optimisation (DPO [1]_) and of distillation is a forward pass of another model and a training step. One of
-PPO [2]_ and GRPO [3]_ begins with a rollout, in which engines write answers; then models read these, and the policy trains on them.
+PPO [2]_ and GRPO [3]_ begins with a rollout, in which engines write answers; then models read these, and the policy trains on them. These
+are lists of phases that are ready made; a file may list its own.
 
 References
 ----------
@@ -13,13 +14,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from crossflow.base.errors import other_task
 from crossflow.base.files import FileModel
-from crossflow.base.limits import Flag, PositiveFloat, PositiveInt, Seed, Whole
+from crossflow.base.limits import ColumnName, Flag, PositiveFloat, PositiveInt, Seed, Whole
 from crossflow.workload.requests.laws import LengthLaw, TransferRate, WaitTime
 from crossflow.workload.requests.spec import Text
 
@@ -30,6 +32,9 @@ MODELS_OF: Mapping[str, tuple[str, ...]] = {
 LEFT_OUT: Mapping[str, tuple[str, ...]] = {"grpo": ("reward",)}  # models that are there only where a file names them
 MAY_BE_NONE: Mapping[str, tuple[str, ...]] = {"grpo": ("reference",), "ppo": ("reward", "reference")}
 ROLLED_OUT = ("grpo", "ppo")
+LISTED = "phases"  # kind of a job that lists its phases
+POLICY = "policy"  # name of the model that the scenario trains, in such a list
+TAKEN = ("rollout", "transfer", "refit", "handling", "moving", "training")  # phases that have a name of their own
 MOST_ANSWERS = 200_000  # of an iteration that are replayed
 
 
@@ -40,6 +45,47 @@ class FurtherModelSpec(FileModel):
     strategy: str | Mapping[str, Any] | None = Field(
         None, description="how it is divided over the devices of training, micro-batch included; as training where absent"
     )
+
+
+class ListedPhaseSpec(FurtherModelSpec):
+    """A phase of an iteration that a file lists: a model reads the samples of a training step, or trains on them."""
+
+    read: ColumnName | None = Field(None, description=f"name of a model that reads the samples; `{POLICY}` is the one that trains")
+    train: ColumnName | None = Field(None, description=f"name of a model that trains on them; `{POLICY}` is the scenario's own")
+    times: Annotated[PositiveFloat, Field(le=1000.0)] = Field(
+        1.0, description="how often it passes each sample: 2 for two epochs, 0.25 where one answer in four is kept"
+    )
+
+    @model_validator(mode="after")
+    def _of_one_model(self) -> Self:
+        if (self.read is None) == (self.train is None):
+            raise ValueError("say what the phase does: read, or train, with the name of a model, such as read: judge")
+        if self.name == POLICY and (self.model is not None or self.strategy is not None):
+            raise ValueError(f"{POLICY} is the scenario's own model, with its strategy; leave model and strategy out")
+        if self.name in TAKEN:
+            raise ValueError(f"{self.name} is a phase by itself; give the model another name")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.read or self.train or ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobPhase:
+    """A phase on the devices of training: a model reads the samples of an iteration, or trains on them."""
+
+    name: str  # of the model
+    model: FurtherModelSpec  # what it is, and how it is divided
+    trains: bool = False
+    own: bool = False  # whether it is the policy
+    times: float = 1.0  # for each sample. [1]
+
+    @property
+    def key(self) -> str:
+        """Name of the phase among the figures of an iteration."""
+        return f"{self.name}_pass" if not self.trains else "training" if self.own else f"{self.name}_training"
 
 
 class RolloutSpec(FileModel):
@@ -106,7 +152,11 @@ class OverheadsSpec(FileModel):
 class PostTrainingSpec(FileModel):
     """What an iteration of a post-training job does; workload, strategy and system of the scenario are the policy's training step."""
 
-    kind: Literal["dpo", "distill", "grpo", "ppo"] = Field(description="what is done")
+    kind: Literal["dpo", "distill", "grpo", "ppo", "phases"] = Field(description="what is done; `phases` lists it")
+    phases: tuple[ListedPhaseSpec, ...] = Field(
+        (),
+        description="of kind `phases`: what follows the rollout, such as [{read: judge, model: llama3-70b}, {train: policy}]",
+    )
     reference: FurtherModelSpec | Literal["none"] | None = Field(
         None, description="frozen copy of the policy; none leaves it out of grpo and ppo"
     )
@@ -128,7 +178,7 @@ class PostTrainingSpec(FileModel):
     @field_validator("kind", mode="before")
     @classmethod
     def _of_several_phases(cls, kind: Any) -> Any:
-        if kind not in MODELS_OF and (told := other_task(kind)):
+        if kind not in (*MODELS_OF, LISTED) and (told := other_task(kind)):
             raise ValueError(f"{told}, and leave job out")
         return kind
 
@@ -139,22 +189,41 @@ class PostTrainingSpec(FileModel):
         return self
 
     def _problems(self) -> Iterator[str]:
-        own = MODELS_OF[self.kind]
+        own = MODELS_OF.get(self.kind, ())
         for name in ("reference", "teacher", "reward", "critic"):
             given = getattr(self, name)
             if given is not None and name not in own:
                 takers = [kind for kind, known in MODELS_OF.items() if name in known]
-                yield f"{name}: a job of kind {self.kind} has none, only {' and '.join(takers)}; leave it out"
+                cure = f"give phases: [{{read: {name}}}]" if self.kind == LISTED else "leave it out"
+                yield f"{name}: a job of kind {self.kind} has none, only {' and '.join(takers)}; {cure}"
             if given == "none" and name not in MAY_BE_NONE.get(self.kind, ()):
                 yield f"{name}: a job of kind {self.kind} does not run without it; leave out none"
         if self.kind == "distill" and (self.teacher is None or self.teacher.model is None):
             yield "teacher: name the model that teaches, such as teacher: {model: llama3-70b}"
-        if self.rolls_out and self.rollout is None:
+        if self.kind in ROLLED_OUT and self.rollout is None:
             yield f"rollout: {self.kind} trains on answers; say how they are written, such as {EXAMPLE}"
         for name in ("old_policy", "epochs", "rollout", "overheads"):
             if not self.rolls_out and getattr(self, name) is not None:
                 yield f"{name}: a job of kind {self.kind} writes no answers, only grpo and ppo do; leave it out"
         yield from self._of_rollout()
+        yield from self._of_list()
+
+    def _of_list(self) -> Iterator[str]:
+        if self.kind != LISTED:
+            if self.phases:
+                yield f"phases: those of a job of kind {self.kind} are known; give kind: {LISTED} to list others, or leave them out"
+            return
+        for name, cure in (("old_policy", f"{{read: {POLICY}}}"), ("epochs", f"{{train: {POLICY}, times: 2}}")):
+            if getattr(self, name) is not None:
+                yield f"{name}: a job of kind {LISTED} lists its phases; give phases: [{cure}], and leave it out"
+        keys = [phase.key for phase in self.on_training]
+        if "training" not in keys:
+            yield f"phases: the policy trains in an iteration; add {{train: {POLICY}}}"
+        if twice := next((phase for phase in self.on_training if keys.count(phase.key) > 1), None):
+            yield f"phases: {twice.name} is listed twice to {'train' if twice.trains else 'read'}; give times: 2, or another name"
+        models = {phase.name: phase.model for phase in self.on_training[::-1]}
+        if other := next((phase.name for phase in self.on_training if phase.model != models[phase.name]), None):
+            yield f"phases: {other} is one model, with one strategy; give both of its phases the same, or another name"
 
     def _of_rollout(self) -> Iterator[str]:
         found = self.rollout
@@ -177,7 +246,30 @@ class PostTrainingSpec(FileModel):
     @property
     def rolls_out(self) -> bool:
         """Whether an iteration begins with answers that are written."""
-        return self.kind in ROLLED_OUT
+        return self.kind in ROLLED_OUT or (self.kind == LISTED and self.rollout is not None)
+
+    @property
+    def on_training(self) -> tuple[JobPhase, ...]:
+        """Phases on the devices of training, in order: those that are listed, or those of the kind of job."""
+        if self.kind == LISTED:
+            return tuple(
+                JobPhase(
+                    name=one.name, model=FurtherModelSpec(model=one.model, strategy=one.strategy), trains=one.train is not None,
+                    own=one.name == POLICY, times=float(one.times),
+                )
+                for one in self.phases
+            )  # fmt: skip
+        epochs, reads = float(self.epochs or 1), self.reads
+        found = [JobPhase(name=name, model=spec) for name, spec in reads.items()]
+        if self.rolls_out and self.old_policy is not False:
+            found.append(JobPhase(name="old_policy", model=FurtherModelSpec(), own=True))
+        if "critic" in reads:
+            found.append(JobPhase(name="critic", model=reads["critic"], trains=True, times=epochs))
+        return (*found, JobPhase(name=POLICY, model=FurtherModelSpec(), trains=True, own=True, times=epochs))
+
+    def place(self, part: str) -> str:
+        """Where a file says of a part what it is."""
+        return f"job.phases: {part}" if self.kind == LISTED and part != "rollout" else f"job.{part}"
 
     @property
     def taken(self) -> OverheadsSpec | None:
@@ -191,9 +283,9 @@ class PostTrainingSpec(FileModel):
 
     @property
     def reads(self) -> Mapping[str, FurtherModelSpec]:
-        """Models beside the policy that read the samples, by name."""
+        """Models beside the policy that read the samples of a kind of job, by name."""
         found = {}
-        for name in MODELS_OF[self.kind]:
+        for name in MODELS_OF.get(self.kind, ()):
             given = getattr(self, name)
             if given == "none" or (given is None and name in LEFT_OUT.get(self.kind, ())):
                 continue
