@@ -237,6 +237,16 @@ def test_a_value_that_is_neither_a_number_nor_a_word_is_told_once(given, message
     assert problems(validate, Either, parse_yaml(given, "f")) == [f"f:1: {message}"]
 
 
+def test_what_a_setting_does_not_set_keeps_its_place():
+    """Words of a command line have no line of their own; a setting beside them is not where they are wrong."""
+    document = override(Document(file="command line", data={"workload": {"model": "x"}}), ["workload.dtype=fp8", "new.key=1"])
+    places = {path: document.problem(path, "m").file for path in (("workload", "model"), ("workload", "dtype"), ("new", "key"), ("new",))}
+    assert places == {
+        ("workload", "model"): "command line", ("workload", "dtype"): "--set workload.dtype=fp8",
+        ("new", "key"): "--set new.key=1", ("new",): "--set new.key=1",
+    }  # fmt: skip
+
+
 def test_a_setting_that_spoils_many_places_of_a_file_is_told_once(tmp_path):
     """The divisions of a reference design take up its budgets, 63 of them, which said so again."""
     path = tmp_path / "s.yaml"

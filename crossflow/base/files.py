@@ -748,7 +748,8 @@ def _set_places(document: Document, places: Iterable[tuple[Path_, str]]) -> dict
     lines = dict(document.lines)
     for parts, where in places:
         lines = {known: place for known, place in lines.items() if known[: len(parts)] != parts}
-        lines |= {parts[:end]: (where, None) for end in range(1, len(parts) + 1) if parts[:end] not in lines}
+        new = (parts[:end] for end in range(1, len(parts) + 1) if end == len(parts) or held(document.data, parts[:end]) is None)
+        lines |= {one: (where, None) for one in new if one not in lines}
     return lines
 
 
