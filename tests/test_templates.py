@@ -21,6 +21,8 @@ WORDS = {
     "groups",
     "widths",
     "splits_up_to",
+    "kernels",
+    "latent_heads",
     "tile",
     "devices",
     "bridged",
