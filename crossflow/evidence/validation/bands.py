@@ -120,13 +120,18 @@ def _generation(chip: str) -> str:
 def _edge(like: Likeness, known: Mapping[Likeness, Band], items: Mapping[Likeness, int], fewest: int) -> float:
     """Edge of a line's band: of few models or shapes at least that of the likest line that has enough of them, which holds for others.
 
+    Where none has, and the line has fewer than four, it is twice as wide as its rows say.
     That of chips of another kind is twice as wide as any that was seen: of these the widest by their kind of memory is taken.
     That of devices whose family alone was fitted to, of which few have rows, is no narrower than that of devices that were fitted to.
     """
     surer = known.get(replace(like, seen="device")) if like.seen == "family" else None
     least = max(known[like].p90, 0.0 if surer is None else surer.p90)
-    wider = (_of_kinds(own, known) for _, own in candidates(like, known) if items[own] >= fewest)
-    return least if items[like] >= _least(like, fewest) else max(least, next(wider, 0.0))
+    if items[like] >= _least(like, fewest):
+        return least
+    wider = next((_of_kinds(own, known) for _, own in candidates(like, known) if items[own] >= fewest), None)
+    if wider is None:
+        return least if items[like] >= FEWEST_ITEMS else WIDENED * least
+    return max(least, wider)
 
 
 def _of_kinds(like: Likeness, known: Mapping[Likeness, Band]) -> float:
@@ -139,7 +144,7 @@ def _of_kinds(like: Likeness, known: Mapping[Likeness, Band]) -> float:
 def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: bool = False) -> Band:
     """Band of rows: its edge is the error that one row in ten of others of the kind passes, as conformal prediction has it [1]_.
 
-    Of few models or shapes it is up to twice as wide, and of fewer than four of them it is twice as wide.
+    Of few models or shapes it is up to twice as wide.
     Of chips that nobody fitted it is no narrower than that of the chip with the widest one, or of the next chip where that is wider
     (`_of_next_chip`), up to twice as wide. For chips `apart`, of a kind of which none is among the rows, it is twice as wide as that of the
     hardest.
@@ -154,8 +159,7 @@ def band(rows: Sequence[JudgedRow], spread: ChipSpread | None = None, *, apart: 
     edge, items = _rank(np.abs(errors)), _grouped(rows, _item)
     if len(rows) >= FEWEST and len(items) < FEW_ITEMS:  # whose errors are alike: nine of ten of others are within their own edges
         each_item = [np.quantile([abs(row.error) for row in own], PERCENTILE) for own in items]
-        least = edge if len(items) >= FEWEST_ITEMS else WIDENED * edge
-        edge = float(np.clip(np.quantile(each_item, PERCENTILE), least, WIDENED * edge))
+        edge = float(np.clip(np.quantile(each_item, PERCENTILE), edge, WIDENED * edge))
     if rows[0].like.seen in ("none", GENERATED) and (each := _by_chip(rows)):
         edge = max(edge, *map(_rank, each))  # the next chip may be as hard as the hardest of these
         if rows[0].like.seen == "none":
