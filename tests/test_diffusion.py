@@ -72,7 +72,7 @@ PUBLISHED = {
     "ernie-image": (SMALL, "2.821119104", 512 + 4096),
     "bria-3": (SMALL, "11.879375936", 128 + 4096),
     "ovis-image": (SMALL, "7.370449728", 256 + 4096),
-    "hunyuanimage-2.1": ({"size": 2048, "height": 2048, "frames": 1}, "17.411235904", 1000 + 4096),
+    "hunyuanimage-2.1": ({"size": 2048}, "17.411235904", 1000 + 4096),
     "ideogram-4": (SMALL, "9.279288448", 2048 + 4096),
     "z-image": (SMALL, "6.154908736", 512 + 4096),
     "hunyuanvideo": ({"size": 1280, "height": 720, "frames": 129}, "12.82", 256 + 33 * 45 * 80),
