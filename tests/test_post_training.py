@@ -1,6 +1,7 @@
 """Post-training jobs: what an iteration is made of, its laws, and what is refused."""
 
 import functools
+import json
 import math
 import types
 
@@ -141,6 +142,16 @@ def test_a_listed_model_that_stays_is_held_beside_the_others():
 ])  # fmt: skip
 def test_lists_that_are_wrong_are_told(changes, sentence):
     assert sentence in refusal({**DPO, "job": {"kind": "phases"}}, **changes)
+
+
+@pytest.mark.parametrize(("given", "cure"), [
+    ("[{reads: judge}, {train: policy}]", "unknown key 'reads'; did you mean 'job.phases[0].read'?"),
+    ("[{foo: judge}, {train: policy}]", "unknown key 'foo'; known keys: model, read, strategy, times, train"),
+])  # fmt: skip
+def test_a_key_of_a_list_that_is_set_is_looked_for_in_the_list(given, cure, tmp_path, capsys):
+    (tmp_path / "job.json").write_text(json.dumps(PHASES))
+    assert main(["predict", str(tmp_path / "job.json"), "--set", f"job.phases={given}"]) == 2
+    assert cure in capsys.readouterr().err
 
 
 def test_a_listed_phase_that_does_not_run_is_named():

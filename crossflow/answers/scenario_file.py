@@ -21,7 +21,7 @@ OF_ALL_PHASES = ("name", "run", "run.phases", *(f"run.{key}" for key in LENGTHS)
 class RunPhase(FileModel):
     """A phase of a run: how much it processes, one of samples, tokens and steps, and what differs from the scenario meanwhile."""
 
-    name: ColumnName = Field(description="of its column `run.phase.NAME_s`: letters, digits and _")
+    name: ColumnName = Field(description="what the phase is called, in its column `run.phase.NAME_s` too: letters, digits and _")
     samples: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
     steps: PositiveFloat | None = None

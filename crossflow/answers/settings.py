@@ -96,7 +96,8 @@ def pointed(problem: Problem, below: str = "", scenario: Described = ANY) -> Pro
         return _in_full(problem, said, hint)  # what the word means where it stands, before what has the word elsewhere
     written = _written(problem)
     found = [written] if below and problem.path in TOP else guessed(written, known, problem.path, slips=not beside)
-    found = [path for path in found if path != problem.path]
+    inside = problem.path.startswith((f"{written}.", f"{written}["))  # of what the setting holds: its own path is no other place
+    found = [path for path in found if path != problem.path and not (inside and path == written)]
     if not below and (found == [key] or (key in TOP and (not found or problem.path.count(".") == 1))):
         return replace(problem, message=f"{said}; '{key}' stands at the top of a scenario")
     if scenario.automatic and _of_plan(written):

@@ -635,7 +635,7 @@ def _inner(annotation: Any, part: str | int) -> list[Any]:
     fields = getattr(annotation, "model_fields", None)
     if fields is not None:
         return _options(fields[part].annotation) if part in fields else []
-    arguments = getattr(annotation, "__args__", ())
+    arguments = [one for one in getattr(annotation, "__args__", ()) if one is not Ellipsis]  # of tuple[entry, ...]
     return [option for argument in arguments[-1:] for option in _options(argument)]
 
 
