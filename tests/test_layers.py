@@ -149,7 +149,7 @@ def test_rooms_import_only_what_is_below_them(path):
 
 
 DOORED = tuple(wing for wing in HOUSE if wing not in ("base", "edges"))  # everyone stands on `base`, and nobody on `edges`
-MOST_DOORS = 167  # names of a wing that others may import
+MOST_DOORS = 168  # names of a wing that others may import
 
 
 def entered():

@@ -14,6 +14,7 @@ from crossflow.answers.explanation.phased import _effects, explain_run
 from crossflow.answers.explanation.sensitivity import other_strategies
 from crossflow.answers.planning import planner
 from crossflow.base.errors import CrossflowError, SpecError
+from crossflow.edges.explore.scenario import scenario_app
 
 BASE = {
     "name": "life", "system": {"template": "dgx-h100", "nodes": 2, "operation": {"price": "2 USD/hour"}},
@@ -146,7 +147,7 @@ def test_settings_of_a_phase_that_make_no_scenario_name_it():
         crossflow.predict(of({"phases": [PHASES[0], {"name": "long", "steps": 5, "settings": {"workload.seqence": 4096}}]}))
 
 
-@pytest.mark.parametrize("asked", [other_strategies, planner.plan])
+@pytest.mark.parametrize("asked", [other_strategies, planner.plan, scenario_app])
 def test_what_takes_one_phase_says_so(asked):
     with pytest.raises(CrossflowError, match=r"its run has phases \(pretraining, long\), and .* takes one: give its length as run\.tokens"):
         asked(of({"phases": PHASES}))

@@ -19,7 +19,7 @@ from crossflow.answers.explanation.decisions import better_moves, better_strateg
 from crossflow.answers.explanation.designs import Design, best_first, fastest, ranked, read_design, thinned, written
 from crossflow.answers.explanation.dividing import count_path, legal
 from crossflow.answers.explanation.sensitivity import explain, other_strategies
-from crossflow.answers.scenario import Scenario, check_steady
+from crossflow.answers.scenario import Scenario, check_one_phase, check_steady
 from crossflow.answers.score import words
 from crossflow.base import files
 from crossflow.base.arrays import plain
@@ -57,6 +57,7 @@ def scenario_app(scenario: Scenario, origin: Origin | None = None, wanted: Seque
     from crossflow.edges.explore.offline import offline
 
     check_steady(scenario)
+    check_one_phase(scenario, "a page")
     given = origin or Origin(words=(scenario.document.file,), file=scenario.document.file)
     helper, begin = Helper(), _start(scenario)
 
