@@ -456,6 +456,19 @@ def test_weights_that_are_updated_after_every_microbatch_take_the_optimizer_as_o
         assert sixteen / eight == pytest.approx(15 / 7, rel=1e-9)
 
 
+@pytest.mark.parametrize("layers", [2, 4])
+@pytest.mark.parametrize(("plan", "replicas"), [({}, 1), ({"dp": 2}, 2)])
+def test_an_update_moves_thirty_bytes_a_parameter_of_every_layer(layers, plan, replicas):
+    """Gradients twice 2 B, master weights 4 and states 8 read and written, weights 2 written: of each layer, replica and update."""
+    job, each = job_of(layers=layers), 2 * 2 + 2 * 4 + 2 * 8 + 2
+    for batch in (8, 16):
+        often, once = (
+            transformer_step(job, layout_of(Plan(pp=2, schedule=name, **plan), batch=batch), machine_of()).traffic[0]
+            for name in ("pipedream", "1f1b")
+        )
+        assert often - once == near((batch / replicas - 1) * replicas * each * job.model.parameters)
+
+
 def test_a_forward_pass_that_is_done_again_sends_its_messages_again():
     """A part of a layer sends once forward and once backward; recomputed, once more. What lies outside the layers is not done again."""
     plain, again = (transformer_step(job_of(), layout_of(Plan(tp=2, recompute=name)), machine_of()).by_layer for name in ("none", "full"))
