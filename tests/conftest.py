@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 import sys
 
 import hypothesis
@@ -21,6 +22,8 @@ hypothesis.settings.load_profile("crossflow")
 os.environ.pop("COLUMNS", None)  # pages are as wide as it says
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many processes that tests start would compile all of the package each
 sys.dont_write_bytecode = False
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: commands that tests interrupt would go on
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart():
