@@ -76,7 +76,6 @@ def _counted(number: int) -> int:
     return number
 
 
-# Forms of numbers in files: a number is neither text nor true and false.
 def _of_a_column(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
         raise ValueError(f"expected a letter, then letters, digits and _, such as long_context, got {shown(name)}")
@@ -84,6 +83,7 @@ def _of_a_column(name: str) -> str:
 
 
 ColumnName = Annotated[str, AfterValidator(_of_a_column)]  # what is part of the name of a column
+# Forms of numbers in files: a number is neither text nor true and false.
 Whole = Annotated[int, Strict(), BeforeValidator(_as_whole), AfterValidator(_counted)]
 PositiveInt = Annotated[int, Strict(), Field(gt=0), BeforeValidator(_as_whole), AfterValidator(_counted)]
 NonNegativeInt = Annotated[int, Strict(), Field(ge=0), BeforeValidator(_as_whole), AfterValidator(_counted)]

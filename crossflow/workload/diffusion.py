@@ -105,10 +105,10 @@ class DiffusionSpec(FileModel):
 
     def pattern(self, layers: int) -> tuple[str, ...]:
         """Kinds of so many layers."""
-        if self.text != "streams" and not self.picture_layers:
-            return (self.text,)
-        if self.text != "streams":
+        if self.picture_layers:
             return (*(PICTURE,) * self.picture_layers, *(self.text,) * (layers - self.picture_layers))
+        if self.text != "streams":
+            return (self.text,)
         first = max(layers - self.single_layers, 0)
         double = ("streams",) * first if self.gives_text else (*("streams",) * (first - 1), "last")
         return (*double, *("single",) * (layers - first))

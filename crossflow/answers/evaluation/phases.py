@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +33,17 @@ class PhaseOfRun:
     scenario: Scenario  # whose run is the phase
     score: Score  # of one point
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What it takes and costs, by the names of `Prediction.run`."""
+        return figures_of_run(self.score)
+
     def to_dict(self, trust: Trust) -> dict[str, Any]:
         """Its figures as plain data, and how far its step can be trusted."""
-        figures = {name: float(values[0]) for name, values in self.score.run.items()}
         step = self.score.job.get("iteration_time_s", self.score.step_time)
         return {
             "name": self.name, "strategy": str(self.scenario.strategy_text), "step_time_s": _number(step[0]),
-            **{name: _number(value) for name, value in figures.items() if name in (*ADDED, "goodput")},
+            **{name: _number(value) for name, value in self.figures.items() if name in (*ADDED, "goodput")},
             "trust": trust.level, "trust_text": trust.text, "error_band": trust.figures,
         }  # fmt: skip
 
@@ -47,15 +52,28 @@ def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def figures_of_run(score: Score) -> dict[str, float]:
+    """What the run of a score of one point takes and costs, by name."""
+    return {name: float(values[0]) for name, values in score.run.items()}
+
+
+@contextmanager
+def naming(phase: str) -> Iterator[None]:
+    """What a CrossflowError that is raised meanwhile says names the phase."""
+    try:
+        yield
+    except CrossflowError as error:
+        raise CrossflowError(f"run.phases: {phase}: {error.said}") from None
+
+
 def scenarios_of(scenario: Scenario) -> Iterator[tuple[str, Scenario]]:
     """The scenario of each phase, whose run is as long as the phase; CrossflowError that names the phase where its settings make none."""
     assert scenario.run is not None
     whole = {key: value for key, value in scenario.document.data["run"].items() if key != "phases"}
     for phase in scenario.run.phases:
-        try:
-            yield phase.name, variant(scenario, {"run": {**whole, **phase.length}, **phase.settings})
-        except CrossflowError as error:
-            raise CrossflowError(f"run.phases: {phase.name}: {error.said}") from None
+        with naming(phase.name):
+            found = variant(scenario, {"run": {**whole, **phase.length}, **phase.settings})
+        yield phase.name, found
 
 
 def phases_of(scenario: Scenario, *, least: bool = False) -> list[PhaseOfRun]:
@@ -78,12 +96,10 @@ def drawn_phases(scenario: Scenario, seed: int) -> RunHistory:
         if not one.score.feasible[0]:
             raise CrossflowError(f"{scenario.name}: phase {one.name}: {one.score.why(0)}")
         if one.scenario.reliability is None:
-            found[one.name] = undisturbed(float(one.score.run["time_s"][0]))
+            found[one.name] = undisturbed(one.figures["time_s"])
             continue
-        try:
+        with naming(one.name):
             (found[one.name],) = drawn(one.scenario, one.score, seed, spans=True, first=i)
-        except CrossflowError as error:
-            raise CrossflowError(f"run.phases: {one.name}: {error.said}") from None
     return in_turn(found)
 
 
@@ -124,5 +140,5 @@ def _row(scenario: Scenario, *, strict: bool, least: bool) -> tuple[Mapping[str,
             raise
         return {}, error.said
     problem = next((f"phase {one.name}: {one.score.why(0)}" for one in phases if not one.score.feasible[0]), "")
-    each = [{name: float(values[0]) for name, values in one.score.run.items()} for one in phases]
+    each = [one.figures for one in phases]
     return {**added(each), **{f"{PHASE}{one.name}_s": figures["time_s"] for one, figures in zip(phases, each, strict=True)}}, problem

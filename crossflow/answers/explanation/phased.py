@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossflow.answers.evaluation.phases import ADDED, scenarios_of
+from crossflow.answers.evaluation.phases import ADDED, naming, scenarios_of
 from crossflow.answers.explanation.answers import Explanation
 from crossflow.answers.explanation.sensitivity import explain
 from crossflow.answers.scenario import Scenario
@@ -123,10 +123,8 @@ def explain_run(scenario: Scenario, objective: str | None = None, *, tried: bool
     for name, one in scenarios_of(scenario):
         # The time of a job's run is that of its iterations, of whose phases `explain_job` knows more.
         own = "job.iteration_time_s" if objective == OBJECTIVE and one.post_training is not None else objective
-        try:
+        with naming(name):
             phases[name] = explain(one, own, tried=tried)
-        except CrossflowError as error:
-            raise CrossflowError(f"run.phases: {name}: {error.said}") from None
         totals[name] = phases[name].value if own == objective else float(phases[name].value * _iterations(one))
     whole = sum(totals.values())
     shares = {name: value / whole for name, value in totals.items()}

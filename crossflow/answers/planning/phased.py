@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crossflow.answers.evaluation.phases import added, phases_of, scenarios_of
+from crossflow.answers.evaluation.phases import added, figures_of_run, naming, phases_of, scenarios_of
 from crossflow.answers.planning.opening import load
 from crossflow.answers.planning.planner import plan
 from crossflow.answers.planning.plans import Plans, RankedPlan
 from crossflow.answers.scenario import Scenario
 from crossflow.answers.score import MARGIN
 from crossflow.base.arrays import plain
-from crossflow.base.errors import CrossflowError
 from crossflow.base.results import PlainData, Tabular
 from crossflow.base.units import show
 
@@ -77,10 +76,8 @@ def plan_run(scenario: Scenario, *, top: int = 10, objective: str | None = None,
     """
     phases, taken = dict[str, Plans](), dict[str, Mapping[str, float]]()
     for name, one in scenarios_of(scenario):
-        try:
+        with naming(name):
             found = phases[name] = plan(one, top=top, objective=objective, margin=margin)
-        except CrossflowError as error:
-            raise CrossflowError(f"run.phases: {name}: {error.said}") from None
         if found.chosen is not None:
             taken[name] = _figures(_with(one, found.chosen))
     missing = [name for name in phases if name not in taken]
@@ -99,11 +96,11 @@ def _with(scenario: Scenario, chosen: RankedPlan) -> Scenario:
 def _figures(scenario: Scenario) -> dict[str, float]:
     from crossflow.answers.evaluation import evaluate
 
-    return {name: float(values[0]) for name, values in evaluate(scenario).run.items()}
+    return figures_of_run(evaluate(scenario))
 
 
 def _own(scenario: Scenario, phases: Mapping[str, Plans]) -> dict[str, float]:
     """What the run takes with the strategies that its phases have."""
     if any(found.own is None or not found.own.feasible for found in phases.values()):
         return {}
-    return added([{name: float(values[0]) for name, values in one.score.run.items()} for one in phases_of(scenario)])
+    return added([one.figures for one in phases_of(scenario)])

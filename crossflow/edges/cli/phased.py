@@ -17,8 +17,8 @@ from crossflow.base.errors import CrossflowError
 from crossflow.base.units import show
 from crossflow.edges.cli import page
 from crossflow.edges.cli.page import dollars, percent
+from crossflow.edges.trace.months import DAY
 
-DAY = 86400.0
 _LEAST = 5e-5  # gain of a total from which on it is told
 
 

@@ -216,13 +216,14 @@ class PostTrainingSpec(FileModel):
         for name, cure in (("old_policy", f"{{read: {POLICY}}}"), ("epochs", f"{{train: {POLICY}, times: 2}}")):
             if getattr(self, name) is not None:
                 yield f"{name}: a job of kind {LISTED} lists its phases; give phases: [{cure}], and leave it out"
-        keys = [phase.key for phase in self.on_training]
+        phases = self.on_training
+        keys = [phase.key for phase in phases]
         if "training" not in keys:
             yield f"phases: the policy trains in an iteration; add {{train: {POLICY}}}"
-        if twice := next((phase for phase in self.on_training if keys.count(phase.key) > 1), None):
+        if twice := next((phase for phase in phases if keys.count(phase.key) > 1), None):
             yield f"phases: {twice.name} is listed twice to {'train' if twice.trains else 'read'}; give times: 2, or another name"
-        models = {phase.name: phase.model for phase in self.on_training[::-1]}
-        if other := next((phase.name for phase in self.on_training if phase.model != models[phase.name]), None):
+        models = {phase.name: phase.model for phase in phases[::-1]}
+        if other := next((phase.name for phase in phases if phase.model != models[phase.name]), None):
             yield f"phases: {other} is one model, with one strategy; give both of its phases the same, or another name"
 
     def _of_rollout(self) -> Iterator[str]:
