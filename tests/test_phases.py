@@ -8,6 +8,7 @@ import pytest
 
 import crossflow
 from crossflow.__main__ import main
+from crossflow.answers.evaluation.figures import usual_figure
 from crossflow.answers.evaluation.lasting import drawn
 from crossflow.answers.evaluation.phases import ADDED, drawn_phases, scenarios_of
 from crossflow.answers.explanation.phased import _effects, explain_run
@@ -165,6 +166,18 @@ def test_each_phase_has_its_best_plan_and_the_run_is_their_sum():
     assert plans.own == pytest.approx({name: value for name, value in crossflow.predict(scenario).run.items() if "phase." not in name})
     assert plans.total["time_s"] < plans.own["time_s"]
     assert plans.table()["strategy"] == best
+
+
+def test_a_run_of_which_no_phase_can_be_made_has_an_unknown_time():
+    """Choices among strategies order their points by it, also where none of them has one."""
+    fixed = {"name": "fixed", "steps": 10, "settings": {"strategy": "tp8-dp2"}}  # of 16 devices
+    scenario = {**BASE, "run": {"failures": "llama3-h100", "phases": [PHASES[0], fixed]}}
+    wider = crossflow.load(scenario, nodes=4, strategy="tp2-dp16-z1")
+    found = crossflow.evaluate(wider, {"strategy": ["tp2-dp16-z1", "tp4-dp8-z1"]})
+    assert not found.feasible.any()
+    assert np.isnan(usual_figure(wider, found)).all()
+    with pytest.raises(CrossflowError, match=r"run\.phases: fixed: strategy tp8-dp2 needs 16 devices"):
+        crossflow.predict(scenario, strategy="auto", nodes=4)
 
 
 def test_a_phase_that_no_strategy_fits_leaves_the_run_without_a_total(tmp_path, capsys):

@@ -110,7 +110,7 @@ def phased_score(score: Score, scenarios: Sequence[Scenario], *, strict: bool, l
     strict : whether a phase that makes no scenario is an error.
     """
     found = [_row(one, strict=strict, least=least) for one in scenarios]
-    names = dict.fromkeys(name for figures, _ in found for name in figures)
+    names = dict.fromkeys(["time_s", *(name for figures, _ in found for name in figures)])  # which choices order points by
     reasons = tuple(dict.fromkeys((*score.reasons, *(problem for _, problem in found if problem))))
     return score.having(
         run={name: np.array([figures.get(name, np.nan) for figures, _ in found]) for name in names},
